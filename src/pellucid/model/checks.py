@@ -1,0 +1,16 @@
+"""Checks of a record's numbers, with messages for people."""
+
+
+def positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    if not value >= least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,111 @@
+"""Where the columns of a batch stand. Positions come from the padding mask, never from the column's number."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from .config import Mask
+
+
+@dataclass(frozen=True)
+class Place:
+    """Absolute positions of T columns, and which of them hold tokens.
+
+    `positions` has one row for all sequences when nothing is padded. `real` is None when nothing is padded: the columns
+    then hold the positions `end - T` to `end - 1` in every row, which the host knows without asking the device.
+    `length` is the total length that length-dependent rotary frequencies are made for.
+    """
+
+    positions: Int[Tensor, "b T"]
+    real: Bool[Tensor, "B T"] | None
+    end: int
+    length: int
+
+
+def place_of(
+    shape: tuple[int, int],
+    mask: Tensor | None,
+    device: torch.device,
+    before: Place | None = None,
+    length: int | None = None,
+) -> Place:
+    """The place of new columns of a [B, T] batch, following the columns of `before`.
+
+    `mask` is B x T, 1 or True where a column holds a token and 0 or False where it is padding, on either side; a
+    position is the number of tokens before it in its row.
+    """
+    if mask is not None:
+        mask = _checked(mask, shape)
+    if mask is None and (before is None or before.real is None):
+        start = before.end if before else 0
+        end = start + shape[1]
+        return Place(torch.arange(start, end, device=device)[None], None, end, max(length or 0, end))
+    real = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.to(device)
+    seen = _tokens_in(before, shape[0], device) if before else 0
+    positions = (real.long().cumsum(1) - 1).clamp(min=0) + seen
+    end = int(positions.max()) + 1
+    return Place(positions, real, end, max(length or 0, end))
+
+
+def join(before: Place | None, new: Place) -> Place:
+    """The place of cached keys followed by new ones."""
+    if before is None:
+        return new
+    if before.real is None and new.real is None:
+        positions = torch.cat((before.positions, new.positions), dim=1)
+        return Place(positions, None, new.end, new.length)
+    rows = max(_rows(before), _rows(new))
+    positions = torch.cat((before.positions.expand(rows, -1), new.positions.expand(rows, -1)), dim=1)
+    real = torch.cat((_real(before, rows), _real(new, rows)), dim=1)
+    return Place(positions, real, max(before.end, new.end), new.length)
+
+
+def is_plain_causal(queries: Place, keys: Place) -> bool:
+    """Whether the mask is the square lower triangle: the same columns on both sides, none of them padding."""
+    return queries is keys and queries.real is None
+
+
+def sees_everything(queries: Place, keys: Place) -> bool:
+    """Whether no mask is needed: one unpadded query, at or after every key."""
+    return queries.real is None and keys.real is None and queries.positions.shape[1] == 1 and keys.end <= queries.end
+
+
+def visible(mask: Mask, queries: Place, keys: Place) -> Bool[Tensor, "b T S"]:
+    """Which keys each query may attend to, from the two lists of positions alone; padding neither sees nor is seen."""
+    allowed = keys.positions[:, None, :] <= queries.positions[:, :, None]
+    if keys.real is not None:
+        allowed = allowed & keys.real[:, None, :]
+    if queries.real is not None:
+        allowed = allowed & queries.real[:, :, None]
+    return allowed
+
+
+def _checked(mask: Tensor, shape: tuple[int, int]) -> Tensor | None:
+    if tuple(mask.shape) != tuple(shape):
+        raise ValueError(f"the padding mask must have the ids' shape {tuple(shape)}, got {tuple(mask.shape)}")
+    flags = mask.bool()
+    if not torch.equal(flags.to(mask.dtype), mask):
+        raise ValueError("the padding mask must hold only 1 (a token) and 0 (padding); scores are not added here")
+    tokens = flags.any(dim=1)
+    if not tokens.all():
+        raise ValueError(f"row {int((~tokens).nonzero()[0])} of the padding mask holds no token")
+    return None if bool(flags.all()) else flags
+
+
+def _tokens_in(place: Place, rows: int, device: torch.device) -> Int[Tensor, "B 1"]:
+    """How many tokens each row already holds."""
+    if place.real is None:
+        return torch.full((rows, 1), place.end, device=device)
+    return torch.where(place.real, place.positions, -1).amax(dim=1, keepdim=True) + 1
+
+
+def _rows(place: Place) -> int:
+    return place.positions.shape[0] if place.real is None else place.real.shape[0]
+
+
+def _real(place: Place, rows: int) -> Bool[Tensor, "B T"]:
+    if place.real is not None:
+        return place.real
+    return torch.ones((rows, place.positions.shape[1]), dtype=torch.bool, device=place.positions.device)
