@@ -1,0 +1,199 @@
+"""A small table of numbers and words: plain data, readable as text."""
+
+import math
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, SupportsFloat
+
+WIDTH = 80
+_GAP = "  "
+_NARROWEST = 8  # characters that a text column keeps when the table has to shrink
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """Named columns and rows of the same length, with a title and a note.
+
+    Cells are numbers, words, or None where there is nothing to say. `print(table)` aligns them; numbers in a column
+    share their decimals, and a number too small for those is written as a power of ten instead of as zero.
+    Raises ValueError when a row has not one cell for every column.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "rows", tuple(tuple(row) for row in self.rows))
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"row {number} of the table {self.title!r} must have {len(self.columns)} cells "
+                    f"({', '.join(self.columns)}), got {len(row)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[object, ...]]:
+        return iter(self.rows)
+
+    def column(self, name: str) -> tuple[Any, ...]:
+        """The cells of one column, from top to bottom. Raises ValueError for a name the table does not have."""
+        if name not in self.columns:
+            raise ValueError(f"the table {self.title!r} has the columns {', '.join(self.columns)}; got {name!r}")
+        at = self.columns.index(name)
+        return tuple(row[at] for row in self.rows)
+
+    def top(self, k: int) -> "Table":
+        """The first `k` rows; all of them when there are fewer. Raises ValueError for a negative `k`."""
+        if k < 0:
+            raise ValueError(f"k must be 0 or more, got {k}")
+        return Table(self.title, self.columns, self.rows[:k], self.note)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: {"title", "columns", "rows", "note"}. NaN and infinities, which JSON lacks, become null."""
+        rows = [[plain(cell) for cell in row] for row in self.rows]
+        return {"title": self.title, "columns": list(self.columns), "rows": rows, "note": self.note}
+
+    def text(self, width: int = WIDTH) -> str:
+        """The table as aligned lines of at most `width` columns where its words can be wrapped to that."""
+        columns = [_column(name, self._cells(at)) for at, name in enumerate(self.columns)]
+        right = [_numeric(self._cells(at)) for at in range(len(columns))]
+        widths = _fitted(columns, right, width)
+        lines = [printable(self.title)] if self.title else []
+        if columns:
+            lines += _lines([cells[0] for cells in columns], widths, right)
+            lines.append(_GAP.join("─" * size for size in widths))
+        for row in zip(*(cells[1:] for cells in columns), strict=True):
+            lines += _lines(list(row), widths, right)
+        for paragraph in self.note.splitlines():
+            lines += textwrap.wrap(printable(paragraph), width) or [""]
+        return "\n".join(lines)
+
+    def _cells(self, at: int) -> list[object]:
+        return [row[at] for row in self.rows]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+
+def plain(value: object) -> Any:
+    """A cell as JSON data: int, finite float, str, bool, None, or a list of these."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, SupportsFloat):
+        number = float(value)
+        return number if math.isfinite(number) else None
+    if isinstance(value, Sequence):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def printable(text: str) -> str:
+    """The text on one line: control and other unprintable characters are written as escapes."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def columns_of(text: str) -> int:
+    """How many terminal columns a text takes: East Asian wide characters two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, SupportsFloat) and not isinstance(cell, bool)
+
+
+def _numeric(cells: list[object]) -> bool:
+    return any(map(_is_number, cells)) and all(cell is None or _is_number(cell) for cell in cells)
+
+
+def _column(name: str, cells: list[object]) -> list[str]:
+    """The header and the cells as text, numbers alike in their decimals."""
+    numbers = [float(cell) for cell in cells if _is_number(cell)]  # pyright: ignore[reportArgumentType]
+    largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
+    return [printable(name), *(_cell(cell, largest) for cell in cells)]
+
+
+def _cell(cell: object, largest: float) -> str:
+    if cell is None:
+        return ""
+    if not _is_number(cell):
+        return printable(str(cell))
+    if isinstance(cell, Integral):
+        return f"{int(cell):,}" if largest >= 1e6 else str(int(cell))
+    return _decimal(float(cell), largest)  # pyright: ignore[reportArgumentType]
+
+
+def _decimal(number: float, largest: float) -> str:
+    if number == 0 or not math.isfinite(number):
+        return "0" if number == 0 else str(number)
+    if largest >= 1e7 or largest < 1e-3:
+        return f"{number:.3e}"
+    text = f"{number:.{4 if largest < 1 else 3 if largest < 1000 else 1}f}"
+    return text if float(text) else f"{number:.0e}"
+
+
+def _fitted(columns: list[list[str]], numeric: list[bool], width: int) -> list[int]:
+    """The width of each column: what it needs, the widest columns of words shrunk until the table fits."""
+    widths = [max(map(columns_of, cells)) for cells in columns]
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        words = [at for at, is_number in enumerate(numeric) if not is_number and widths[at] > _NARROWEST]
+        if not words:
+            break
+        widths[max(words, key=widths.__getitem__)] -= 1
+        excess -= 1
+    return widths
+
+
+def _lines(cells: list[str], widths: list[int], right: list[bool]) -> list[str]:
+    """One row, on as many lines as its longest wrapped cell takes."""
+    wrapped = [_wrap(cell, size) for cell, size in zip(cells, widths, strict=True)]
+    lines = []
+    for at in range(max(map(len, wrapped))):
+        parts = [cell[at] if at < len(cell) else "" for cell in wrapped]
+        padded = [
+            " " * (size - columns_of(part)) + part if flush else part + " " * (size - columns_of(part))
+            for part, size, flush in zip(parts, widths, right, strict=True)
+        ]
+        lines.append(_GAP.join(padded).rstrip())
+    return lines
+
+
+def _wrap(cell: str, width: int) -> list[str]:
+    """A cell's lines, broken at spaces where it can be; inside a word only when the word is wider than the column."""
+    if columns_of(cell) <= width:
+        return [cell]
+    lines, line = [], ""
+    for word in cell.split(" "):
+        joined = f"{line} {word}" if line else word
+        if columns_of(joined) <= width:
+            line = joined
+            continue
+        lines += [line] if line.strip() else []
+        line = word
+        while columns_of(line) > width:
+            head = _head(line, width)
+            lines.append(line[:head])
+            line = line[head:]
+    return [*lines, line]
+
+
+def _head(word: str, width: int) -> int:
+    """How many characters of a word fit; at least one."""
+    at = 1
+    while at < len(word) and columns_of(word[: at + 1]) <= width:
+        at += 1
+    return at
