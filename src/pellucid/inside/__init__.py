@@ -1,1 +1,1 @@
-
+"""Looking inside: traces, lenses, ledgers."""

@@ -62,6 +62,15 @@ def join(before: Place | None, new: Place) -> Place:
     return Place(positions, real, max(before.end, new.end), new.length)
 
 
+def row_of(place: Place, row: int) -> Place:
+    """The place of one row of a batch; a row without padding needs no mask any more."""
+    rows = slice(None) if place.positions.shape[0] == 1 else slice(row, row + 1)
+    positions = place.positions[rows]
+    if place.real is None or bool(place.real[row].all()):
+        return Place(positions, None, int(positions[0, -1]) + 1, place.length)
+    return Place(positions, place.real[row : row + 1], int(positions.max()) + 1, place.length)
+
+
 def is_plain_causal(queries: Place, keys: Place) -> bool:
     """Whether the mask is the square lower triangle: the same columns on both sides, none of them padding."""
     return queries is keys and queries.real is None

@@ -1,0 +1,9 @@
+"""What can go wrong when someone looks inside."""
+
+
+class SiteError(ValueError):
+    """A site's name that this model does not have."""
+
+
+class WeightsChangedError(ValueError):
+    """The weights are no longer those that a trace was made with."""

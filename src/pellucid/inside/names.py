@@ -1,0 +1,46 @@
+"""Finding sites by name: exact, by `*`, by a range of layers, and what was probably meant."""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from .errors import SiteError
+
+_RANGE = re.compile(r"(\d+)-(\d+)(\..+)")
+
+
+def check_name(name: str, known: Sequence[str]) -> str:
+    """The name itself, if it is a site's; otherwise a SiteError that suggests the nearest."""
+    if name in known:
+        return name
+    if "*" in name or _RANGE.fullmatch(name):
+        raise SiteError(f"{name!r} is a pattern, one site's name was expected: read(pattern) reads several")
+    raise SiteError(f"there is no site {name!r}{_nearest(name, known)}")
+
+
+def select(pattern: str, known: Sequence[str]) -> list[str]:
+    """The sites that a pattern names, in the order of the data flow.
+
+    `*` stands for one part of a name ("*.attention.pattern"), `3-5.` for the layers 3, 4 and 5. Raises SiteError when
+    nothing fits.
+    """
+    layers, rest = None, pattern
+    if ranged := _RANGE.fullmatch(pattern):
+        layers, rest = range(int(ranged[1]), int(ranged[2]) + 1), "*" + ranged[3]
+    form = re.compile("[^.]+".join(re.escape(part) for part in rest.split("*")))
+    found = [name for name in known if form.fullmatch(name)]
+    if layers is not None:
+        found = [name for name in found if int(name.partition(".")[0]) in layers]
+    if not found:
+        raise SiteError(f"no site fits {pattern!r}{_nearest(pattern, known)}")
+    return found
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """A hint: the nearest names, a layer out of range being read as one that exists."""
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    layers = [int(site.partition(".")[0]) for site in known if site[0].isdigit()]
+    number = re.match(r"\d+", name)
+    if number and int(number[0]) > max(layers):
+        return f": the last layer is {max(layers) - 1} (its output is {max(layers)}.stream)"
+    return f"; did you mean {close[0]!r}?" if close else "; model.sites() lists them"
