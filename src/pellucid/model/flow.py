@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -11,12 +10,8 @@ from .place import Place
 
 Look = Callable[[Tensor, Place, Place | None], Tensor]  # value, where its rows stand, where its keys stand
 Looks = Mapping[str, Look]
-
-
-class Past(Protocol):
-    """Puts earlier keys and values before a layer's new ones, and says where all of them stand."""
-
-    def __call__(self, layer: int, key: Tensor, value: Tensor, place: Place, /) -> tuple[Tensor, Tensor, Place]: ...
+# Puts earlier keys and values before new ones: (layer, key, value, place) -> key, value, and the place of all of them.
+Past = Callable[[int, Tensor, Tensor, Place], tuple[Tensor, Tensor, Place]]
 
 
 @dataclass(frozen=True)
