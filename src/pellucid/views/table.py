@@ -3,7 +3,7 @@
 import math
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, SupportsFloat
@@ -86,7 +86,7 @@ class Table:
 
 
 def plain(value: object) -> Any:
-    """A cell as JSON data: int, finite float, str, bool, None, or a list of these."""
+    """A value as JSON data: int, finite float, str, bool, None, or a list or mapping of these."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
@@ -94,6 +94,8 @@ def plain(value: object) -> Any:
     if isinstance(value, SupportsFloat):
         number = float(value)
         return number if math.isfinite(number) else None
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, Sequence):
         return [plain(item) for item in value]
     return str(value)
@@ -146,15 +148,19 @@ def _decimal(number: float, largest: float) -> str:
 
 
 def _fitted(columns: list[list[str]], numeric: list[bool], width: int) -> list[int]:
-    """The width of each column: what it needs, the widest columns of words shrunk until the table fits."""
+    """The width of each column: what it needs, then the widest columns of words shrunk until the table fits.
+
+    Words are broken only where all columns of words are already as narrow as their longest word.
+    """
     widths = [max(map(columns_of, cells)) for cells in columns]
+    words = [at for at, is_number in enumerate(numeric) if not is_number]
+    longest = {at: max(columns_of(word) for cell in columns[at] for word in cell.split(" ")) for at in words}
+    whole = {at: max(longest[at], min(widths[at], _NARROWEST)) for at in words}
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
-    while excess > 0:
-        words = [at for at, is_number in enumerate(numeric) if not is_number and widths[at] > _NARROWEST]
-        if not words:
-            break
-        widths[max(words, key=widths.__getitem__)] -= 1
-        excess -= 1
+    for least in (whole, dict.fromkeys(words, _NARROWEST)):
+        while excess > 0 and (loose := [at for at in words if widths[at] > least[at]]):
+            widths[max(loose, key=widths.__getitem__)] -= 1
+            excess -= 1
     return widths
 
 
