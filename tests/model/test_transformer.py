@@ -73,7 +73,7 @@ def gelu_tanh(z):
     return 0.5 * z * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(configs(), st.integers(1, 9))
 def test_logits_are_the_lessons_formula(config, length):
     fields = {name: value for name, value in vars(config).items() if name not in ("positions", "activation")}
@@ -82,7 +82,7 @@ def test_logits_are_the_lessons_formula(config, length):
     torch.testing.assert_close(model(ids)[0], by_formula(model, ids), atol=1e-11, rtol=1e-11)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(configs(), st.integers(1, 9), st.integers(1, 3), st.data())
 def test_open_and_fused_attention_agree(config, length, rows, data):
     model, ids = build(config), random_ids(rows, length)
@@ -93,7 +93,7 @@ def test_open_and_fused_attention_agree(config, length, rows, data):
         torch.testing.assert_close(model(ids, given_mask, looks), model(ids, given_mask), atol=1e-12, rtol=1e-12)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(configs(), st.integers(1, 9), st.sampled_from([torch.float32, torch.float64]))
 def test_a_look_that_changes_nothing_changes_nothing(config, length, dtype):
     model, ids = build(config, dtype=dtype), random_ids(2, length)
@@ -102,7 +102,7 @@ def test_a_look_that_changes_nothing_changes_nothing(config, length, dtype):
     assert torch.equal(model(ids, looks=looks), model(ids))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(configs(), st.integers(1, 9))
 def test_every_site_is_seen_once_with_its_shape_in_order(config, length):
     model, ids, seen = build(config), random_ids(2, length), []
@@ -118,7 +118,7 @@ def test_every_site_is_seen_once_with_its_shape_in_order(config, length):
     assert seen == [(site.name, site.shape(config, length, 2)) for site in sites(config)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(configs(), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_chunks_through_the_cache_equal_the_full_pass(config, chunks, data):
     model, length = build(config), sum(chunks)
@@ -131,14 +131,14 @@ def test_chunks_through_the_cache_equal_the_full_pass(config, chunks, data):
     torch.testing.assert_close(parts[mask.bool()], full[mask.bool()], atol=1e-10, rtol=1e-10)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(configs(), st.integers(2, 9))
 def test_logits_at_a_position_are_those_of_the_prefix(config, length):
     model, ids = build(config), random_ids(1, length)
     torch.testing.assert_close(model(ids)[:, : length - 1], model(ids[:, :-1]), atol=1e-11, rtol=1e-11)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(configs(), st.integers(1, 6), st.integers(0, 4), st.booleans())
 def test_padding_on_either_side_changes_no_token(config, length, pad, left):
     model, ids = build(config), random_ids(1, length)

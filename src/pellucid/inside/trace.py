@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
@@ -66,7 +66,7 @@ class Trace:
     tokenizer: Tokenizer | None
     prints: dict[str, Tensor]
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The names of all sites, in the order the data flows."""
         return [site.name for site in sites(self.transformer.config)]

@@ -1,6 +1,7 @@
 """Every value of a forward pass by name: one name per value, one list, in the order the data flows."""
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from .config import Config, Learned, SwiGLU
@@ -39,6 +40,7 @@ class Site:
         return prod(self.shape(config, length, batch)) * itemsize
 
 
+@cache
 def sites(config: Config) -> tuple[Site, ...]:
     """All sites of a transformer of this shape."""
     found = [Site("embed.token", "E[id_t]", _scaled("E[id_t]", config.embedding_scale), ("B", "T", "D"))]

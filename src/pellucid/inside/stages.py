@@ -1,0 +1,45 @@
+"""The stages of a forward pass at one token, each small enough to be shown on a line."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..model.sites import Site, sites
+from .trace import Trace
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A site, its shape in the trace, and its value at one token with the Euclidean norm of that.
+
+    `values` are flat: heads after one another; -inf where the mask hides a key, which the norm leaves out.
+    """
+
+    site: Site
+    shape: tuple[int, ...]
+    norm: float
+    values: Float[Tensor, "numbers"]
+
+
+def stages(trace: Trace, names: Iterable[str], row: int = 0, position: int = -1) -> list[Stage]:
+    """The named sites of a trace, in the order the data flows. `position` counts the row's tokens, -1 the last.
+
+    Raises SiteError for a name that is no site, ValueError for a position that the row does not have.
+    """
+    columns = trace.columns(row)
+    if not -len(columns) <= position < len(columns):
+        raise ValueError(f"row {row} has positions 0..{len(columns) - 1}, got position={position}")
+    wanted = set(names)
+    known = [site for site in sites(trace.transformer.config) if site.name in wanted]
+    for name in wanted - {site.name for site in known}:
+        trace[name]  # a name that is no site is refused there, with the nearest one
+    return [_stage(site, trace[site.name], row, columns[position]) for site in known]
+
+
+def _stage(site: Site, value: Tensor, row: int, column: int) -> Stage:
+    at = value[row].select(site.axes.index("T") - 1, column).flatten()
+    norm = torch.linalg.vector_norm(at[at.isfinite()].double())
+    return Stage(site, tuple(value.shape), float(norm), at)
