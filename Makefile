@@ -33,7 +33,7 @@ bench: $(VENV)/.bench ## Pellucid beside other libraries, on this machine
 
 clean: ## remove what builds and tests leave behind (.venv stays)
 	rm -rf build dist htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- The environment ---
 
