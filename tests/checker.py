@@ -1,5 +1,8 @@
 """The type checker that tests run under: whole numbers pass where floats are asked for, as in Python's own typing."""
 
-from beartype import BeartypeConf, beartype
+from typing import Self
 
-typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))
+from beartype import BeartypeConf, FrozenDict, beartype
+
+# The import hook hands over methods one by one, without the class that Self would mean.
+typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True, hint_overrides=FrozenDict({Self: object})))

@@ -13,7 +13,7 @@ import pellucid
 from network import NetworkRefusedError, is_local
 
 SHAPED = """
-from dataclasses import dataclass
+from typing import Self
 
 from jaxtyping import Float
 from torch import Tensor
@@ -25,6 +25,11 @@ def product(left: Float[Tensor, "T D"], right: Float[Tensor, "D F"]) -> Float[Te
 
 def forgets_last(stream: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
     return stream[:-1]
+
+
+class Scaled:
+    def by(self, factor: float, stream: Float[Tensor, "T D"]) -> Self:
+        return self
 """
 
 
@@ -45,6 +50,15 @@ def test_shapes_of_arguments_and_results_are_checked(shaped):
         shaped.product(wide, narrow)
     with pytest.raises(TypeCheckError):
         shaped.forgets_last(wide)
+
+
+def test_methods_are_checked_where_they_return_self(shaped):
+    scaled = shaped.Scaled()
+    assert scaled.by(2, torch.zeros(3, 4)) is scaled
+    with pytest.raises(TypeCheckError):
+        scaled.by(2, torch.zeros(3))
+    with pytest.raises(TypeCheckError):
+        scaled.by("2", torch.zeros(3, 4))
 
 
 @pytest.mark.parametrize("host", ["example.org", "192.0.2.1", "2001:db8::1", b"example.org"])
