@@ -1,0 +1,80 @@
+"""LLaMA on disk (Touvron et al. 2023; the config and names of Hugging Face's LlamaForCausalLM).
+
+Rows of queries and keys stand for half-split rotation already; queries, keys and values are stacked into one matrix.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.config import Config, Dropout, Init, RMSNorm, SwiGLU
+from .fields import Fields
+from .hf_config import take_common
+from .names import TOKENS, UNEMBED, Entry, Layout
+from .rope_config import take_rotary
+
+ARCHITECTURES = ("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM")
+
+
+def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str, Any]]:
+    """A config.json's fields as a Config, and those that belong to generation.
+
+    Raises CheckpointError for a field that is not known, missing, of the wrong type or not supported.
+    """
+    fields = Fields(values, where)
+    generation = take_common(fields, ARCHITECTURES)
+    fields.ignore("is_llama_config")
+    fields.only("pretraining_tp", 1)
+    fields.only("hidden_act", "silu", "swish")
+    fields.only("sliding_window")
+    context_length = fields.whole("max_position_embeddings", 2048)
+    fields.only("max_sequence_length", context_length)
+    bias, heads = fields.flag("attention_bias", False), fields.whole("num_attention_heads", 32)
+    width = fields.whole("hidden_size", 4096)
+    config = Config(
+        vocab_size=fields.whole("vocab_size", 32000),
+        context_length=context_length,
+        n_layers=fields.whole("num_hidden_layers", 32),
+        d_model=width,
+        n_heads=heads,
+        n_kv_heads=fields.whole("num_key_value_heads", heads),
+        d_head=fields.whole("head_dim") if "head_dim" in fields else 0,
+        d_ff=fields.whole("intermediate_size", 11008),
+        positions=take_rotary(fields, context_length),
+        norm=RMSNorm(fields.number("rms_norm_eps", 1e-6)),
+        activation=SwiGLU(),
+        qkv_bias=bias,
+        out_bias=bias,
+        ffn_bias=fields.flag("mlp_bias", False),
+        tied=fields.flag("tie_word_embeddings", False),
+        dropout=Dropout(attention=fields.number("attention_dropout", 0.0)),
+        init=Init(fields.number("initializer_range", 0.02)),
+    )
+    fields.ignore("head_dim")
+    fields.close()
+    return config, generation
+
+
+def _both(ours: str, *theirs: str) -> tuple[Entry, Entry]:
+    weights = tuple(f"{name}.weight" for name in theirs)
+    return Entry(f"{ours}.weight", weights), Entry(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs))
+
+
+_ATTENTION, _FFN = "layers.{}.self_attn", "layers.{}.mlp"
+LAYOUT = Layout(
+    "Llama",
+    (
+        Entry(TOKENS, ("embed_tokens.weight",)),
+        Entry("blocks.{}.attention.norm.weight", ("layers.{}.input_layernorm.weight",)),
+        *_both("blocks.{}.attention.qkv", *(f"{_ATTENTION}.{letter}_proj" for letter in "qkv")),
+        *_both("blocks.{}.attention.out", f"{_ATTENTION}.o_proj"),
+        Entry("blocks.{}.ffn.norm.weight", ("layers.{}.post_attention_layernorm.weight",)),
+        *_both("blocks.{}.ffn.gate", f"{_FFN}.gate_proj"),
+        *_both("blocks.{}.ffn.up", f"{_FFN}.up_proj"),
+        *_both("blocks.{}.ffn.down", f"{_FFN}.down_proj"),
+        Entry("final_norm.weight", ("norm.weight",)),
+        Entry(UNEMBED, ("lm_head.weight",)),
+    ),
+    prefix="model.",
+    bare=("lm_head.weight",),
+    ignored=(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
+)
