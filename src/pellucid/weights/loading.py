@@ -1,0 +1,137 @@
+"""Opening a checkpoint: files in, a transformer out."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..model.config import Config
+from ..model.transformer import Transformer
+from . import gguf_llama, gpt2, llama
+from .errors import CheckpointError
+from .files import check_downloaded, check_regular, file_in, parse_json, shown
+from .gguf_file import read_gguf
+from .known import locate
+from .names import Layout, check_layers, clean
+from .outline import outline
+from .reading import precision, read, tie
+from .safetensors_file import open_safetensors
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds. `transformer` is in eval mode (no dropout).
+
+    `source` is the path the weights came from. `folder` is where a tokenizer may lie beside them (None for a .gguf
+    file, whose `gguf_metadata` holds it). `generation` are the checkpoint's own settings for generating text, spelled
+    as in its files: end-of-text ids (one, or a list), sampling.
+    """
+
+    config: Config
+    transformer: Transformer
+    source: str
+    folder: Path | None = None
+    gguf_metadata: Mapping[str, Any] | None = None
+    generation: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a model_type of config.json is read."""
+
+    read_config: Callable[[Mapping[str, Any], str], tuple[Config, dict[str, Any]]]
+    layout: Layout
+    architectures: tuple[str, ...]
+
+
+FAMILIES = {
+    "gpt2": Family(gpt2.read_config, gpt2.LAYOUT, gpt2.ARCHITECTURES),
+    "llama": Family(llama.read_config, llama.LAYOUT, llama.ARCHITECTURES),
+}
+
+
+def load_checkpoint(
+    path_or_name: str | os.PathLike[str],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | str | None = None,
+) -> Checkpoint:
+    """Open a folder (config.json and safetensors), a .gguf file, a known name or a hub name ('org/name').
+
+    `dtype` None keeps the file's own precision (float32 for GGUF, whose weights are quantized); any other converts.
+    On the CPU, weights that need no stacking and no conversion stay views of the memory-mapped file, which must not be
+    changed meanwhile. Raises CheckpointError (a ValueError) that names what was expected and what came.
+    """
+    dtype = precision(dtype)
+    path = locate(path_or_name if isinstance(path_or_name, str) else Path(path_or_name))
+    if path.is_dir():
+        return _from_folder(path, device, dtype)
+    if path.suffix == ".gguf":
+        return _from_gguf(path, device, dtype)
+    raise CheckpointError(f"{path}: expected a folder with config.json and safetensors, or a .gguf file")
+
+
+def _from_folder(folder: Path, device: torch.device | str, dtype: torch.dtype | None) -> Checkpoint:
+    values = _json(folder, "config.json")
+    if values is None:
+        found = shown(sorted(each.name for each in folder.iterdir()), most=10) or "nothing"
+        raise CheckpointError(f"{folder}: expected a config.json in this folder, found {found}")
+    family = _family(values, folder)
+    with _named(folder / "config.json"):
+        config, generation = family.read_config(values, str(folder / "config.json"))
+    tensors = tie(family.layout, clean(family.layout, open_safetensors(folder)), config)
+    check_layers(family.layout, tensors, config)
+    transformer = outline(config)
+    transformer.load_state_dict(read(family.layout, tensors, transformer, dtype, device), assign=True)
+    generation |= _json(folder, "generation_config.json") or {}
+    return Checkpoint(config, transformer, str(folder), folder=folder, generation=generation)
+
+
+def _from_gguf(path: Path, device: torch.device | str, dtype: torch.dtype | None) -> Checkpoint:
+    gguf = read_gguf(path)
+    with _named(path):
+        config = gguf_llama.read_config(gguf)
+    check_layers(gguf_llama.LAYOUT, gguf.tensors, config)
+    transformer = outline(config)
+    state = gguf_llama.read(gguf, transformer, dtype or torch.float32, device)
+    transformer.load_state_dict(state, assign=True)
+    generation = gguf_llama.generation(gguf)
+    return Checkpoint(config, transformer, str(path), gguf_metadata=gguf.metadata, generation=generation)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Says which file a Config that cannot be built comes from."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _family(values: Mapping[str, Any], folder: Path) -> Family:
+    kind, architectures = values.get("model_type"), values.get("architectures")
+    if kind is None and isinstance(architectures, list):
+        for family in FAMILIES.values():
+            if any(architecture in family.architectures for architecture in architectures):
+                return family
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise CheckpointError(
+            f"{folder}: model_type {kind!r} (architectures {architectures}) is not one that is read here: "
+            f"{', '.join(FAMILIES)}"
+        )
+    return FAMILIES[kind]
+
+
+def _json(folder: Path, name: str) -> dict[str, Any] | None:
+    path = file_in(folder, name)
+    if not path.exists():
+        return None
+    check_regular(path)
+    data = path.read_bytes()
+    check_downloaded(path, data)
+    return parse_json(data, path, name)
