@@ -1,0 +1,174 @@
+"""Prefill, then one token at a time: an iterator of the tokens of a batch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..model.config import Config, Dropout
+from ..model.flow import Looks, Pass
+from ..model.place import Place
+from ..model.rotary import Rotary, frequencies
+from ..model.transformer import Transformer
+from .choose import Chooser, row_seeds
+from .held import Held
+from .sampling import Sampling
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Token:
+    """A new token of one prompt. `logprob` is log-softmax of the model's own logits, before any penalty or warp."""
+
+    row: int
+    id: int
+    logprob: float
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward pass: the rows (numbers of prompts) it held, in order, and the tokens it led to.
+
+    A pass that only reads a last token leads to none.
+    """
+
+    rows: tuple[int, ...]
+    tokens: tuple[Token, ...]
+
+
+class Decoding:
+    """The tokens that follow each prompt of a batch, as steps to iterate over.
+
+    `prompts` are lists of ids of any lengths: shorter ones are padded on the left, and get what they would get alone.
+    A row ends with "stop" at one of `sampling.stop_ids` (the token is still given), or with "length" after
+    `sampling.max_new_tokens` or where prompt and output fill `config.context_length`; then it leaves the batch. Ids of
+    `forbidden_ids` are never chosen.
+
+    `looks` see every forward pass, whose rows the step names; at "final.*" and "logits" they see only the last column.
+    With `read_last` the final token of every row is read too (without unembedding it), so that looks have seen every
+    token of the sequence. Gradients are off, and so is dropout, in whatever mode the model is.
+
+    Raises ValueError, before any kernel runs, for a prompt that is empty, not made of ids of the vocabulary, or longer
+    than the context, and for prompts whose lengths ask for different rotary frequencies (see `same_rotation`).
+    """
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        forbidden_ids: Sequence[int] = (),
+        looks: Looks | None = None,
+        read_last: bool = False,
+    ):
+        config = transformer.config
+        self.transformer, self.looks, self.read_last = transformer, looks, read_last
+        self.prompts = [checked(prompt, row, config) for row, prompt in enumerate(prompts)]
+        self.forbidden_ids = forbidden_ids
+        self.sampling = replace(sampling, seed=row_seeds(sampling, len(prompts)))
+        totals = [total(len(prompt), config, sampling) for prompt in self.prompts]
+        self.room = [end - len(prompt) for end, prompt in zip(totals, self.prompts, strict=True)]
+        self.length = max(totals, default=0)
+        if len(same_rotation(totals, config)) > 1:
+            raise ValueError("the rotary frequencies depend on the length: decode prompts of different lengths apart")
+        self._stopped: set[int] = set()
+
+    def stop(self, row: int) -> None:
+        """End a row after the token just given; for a caller who reads the text."""
+        self._stopped.add(row)
+
+    def __iter__(self) -> Iterator[Step]:
+        self._stopped.clear()
+        running = [row for row, room in enumerate(self.room) if room]
+        held = list(range(len(self.prompts))) if self.read_last else running
+        if not held:
+            return
+        weight = self.transformer.embed.token.weight
+        chooser, cache = Chooser(self.sampling, self.prompts, weight, self.forbidden_ids), Held()
+        ids, mask = pad([self.prompts[row] for row in held], weight.device)
+        while held:
+            x, here = self._read(ids, mask, cache)
+            tokens = self._choose(x, here, [held.index(row) for row in running], running, chooser) if running else ()
+            yield Step(tuple(held), tokens)
+            new = {token.row: token.id for token in tokens}
+            running = [token.row for token in tokens if not (token.finish_reason or token.row in self._stopped)]
+            kept = list(new) if self.read_last else running
+            if kept and kept != held:
+                cache.keep([held.index(row) for row in kept])
+            held = kept
+            ids, mask = torch.tensor([[new[row]] for row in held], device=weight.device), None
+
+    @torch.no_grad()
+    def _read(self, ids: Int[Tensor, "B T"], mask: Tensor | None, cache: Held) -> tuple[Float[Tensor, "B T D"], Pass]:
+        """The final stream of new columns."""
+        here = self.transformer.begin(ids, mask, cache, self.looks, self.length)
+        here = replace(here, dropout=Dropout())
+        return self.transformer.run(self.transformer.embed(ids, here), here), here
+
+    @torch.no_grad()
+    def _choose(
+        self, x: Float[Tensor, "B T D"], here: Pass, index: list[int], rows: list[int], chooser: Chooser
+    ) -> tuple[Token, ...]:
+        """Unembed the last column of the rows that go on, and choose."""
+        last = replace(here, place=last_column(here.place, index))
+        ids, logprobs = chooser(self.transformer.logits(x[index, -1:], last)[:, 0], rows)
+        return tuple(
+            Token(row, id, logprob, self._reason(row, id, chooser.made))
+            for row, id, logprob in zip(rows, ids, logprobs, strict=True)
+        )
+
+    def _reason(self, row: int, id: int, made: int) -> FinishReason | None:
+        if id in self.sampling.stop_ids:
+            return "stop"
+        return "length" if made == self.room[row] else None
+
+
+def total(prompt: int, config: Config, sampling: Sampling) -> int:
+    """How long prompt and output may become together, in tokens."""
+    return min(prompt + sampling.max_new_tokens, config.context_length)
+
+
+def same_rotation(totals: Sequence[int], config: Config) -> list[list[int]]:
+    """Rows in groups that may share a batch: all of them, unless the rotary frequencies depend on the total length."""
+    groups: dict[object, list[int]] = {}
+    for row, length in enumerate(totals):
+        positions = config.positions
+        key = frequencies(positions, config.d_head, length) if isinstance(positions, Rotary) else None
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+def checked(prompt: Sequence[int], row: int, config: Config) -> list[int]:
+    """Refuse what the model cannot read."""
+    ids = list(prompt)
+    if not ids:
+        raise ValueError(f"prompt {row} is empty: it needs at least one token to start from")
+    for token in ids:
+        if not isinstance(token, Integral) or isinstance(token, bool) or not 0 <= token < config.vocab_size:
+            raise ValueError(f"prompt {row} must hold ids in 0..{config.vocab_size - 1}, got {token!r}")
+    if len(ids) > config.context_length:
+        raise ValueError(f"prompt {row} has {len(ids)} tokens, the context only {config.context_length}: shorten it")
+    return ids
+
+
+def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"] | None]:
+    """Ids with id 0 before the shorter prompts, and the mask that says so (none if all are equally long)."""
+    lengths = [len(prompt) for prompt in prompts]
+    T = max(lengths)
+    ids = torch.tensor([[0] * (T - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    if min(lengths) == T:
+        return ids, None
+    return ids, torch.tensor([[0] * (T - n) + [1] * n for n in lengths], device=device)
+
+
+def last_column(place: Place, rows: list[int]) -> Place:
+    """Where the last column of some rows stands."""
+    if place.real is None:
+        return Place(place.positions[:, -1:], None, place.end, place.length)
+    return Place(place.positions[rows, -1:], place.real[rows, -1:], place.end, place.length)
