@@ -1,0 +1,41 @@
+"""Reading the small files beside a checkpoint's weights, any of which may be missing, cut short or hostile."""
+
+import json
+from pathlib import Path
+
+from .errors import TextError, one_line
+
+MOST_BYTES = 1 << 28  # the largest tokenizer.json in use has 35 million
+GIT_LFS_POINTER = "version https://git-lfs"
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises TextError, also for the few lines that git-lfs leaves in a file's place."""
+    if not path.is_file():
+        raise TextError(f"{path}: no such file" if not path.exists() else f"{path}: expected a file")
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise TextError(f"{path}: {size} bytes are too many for a tokenizer's file, which has at most {MOST_BYTES}")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TextError(f"{path}: cannot be read as UTF-8 text: {one_line(error)}") from error
+    if text.startswith(GIT_LFS_POINTER):
+        raise TextError(f"{path}: git-lfs pointer, file not downloaded: run `git lfs pull` or download the file again")
+    return text
+
+
+def parse_object(text: str, where: object) -> dict[str, object]:
+    """The JSON object in a text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TextError(f"{where}: expected JSON: {one_line(error)}") from error
+    if not isinstance(value, dict):
+        raise TextError(f"{where}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """The JSON object in a file, empty if there is no such file."""
+    return parse_object(read_text(path), path) if path.exists() else {}
