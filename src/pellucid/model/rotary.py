@@ -124,6 +124,8 @@ class Rotary:
         width = self.width(d_head)
         if width < 2 or width % 2:
             raise ValueError(f"rotary positions turn pairs: d_head * fraction must be even and at least 2, got {width}")
+        if isinstance(self.scaling, DynamicNTK) and width < 4:
+            raise ValueError(f"DynamicNTK needs at least two pairs to rotate, got d_head * fraction = {width}")
         if isinstance(self.scaling, LongRope) and len(self.scaling.short) != width // 2:
             raise ValueError(f"LongRope needs one factor per pair ({width // 2}), got {len(self.scaling.short)}")
 

@@ -1,0 +1,219 @@
+"""What `load` returns: a transformer, its tokenizer, and the verbs, each of which is one line into its room."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from .generation import Generation, Piece, Sampling, generate, stream
+from .inside.recorder import Recorder
+from .inside.trace import Trace, recorded, trace
+from .model.budget import Budget, budget
+from .model.config import Config
+from .model.sites import sites
+from .model.transformer import Transformer
+from .text import Tokenizer
+from .views.table import Table
+from .weights.loading import load_checkpoint
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "encoder.json")
+
+Prompt = str | Sequence[int]
+
+
+class Model:
+    """A transformer with its tokenizer. `transformer` is an ordinary torch module; nothing is registered anywhere."""
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        tokenizer: Tokenizer | None = None,
+        name: str = "model",
+        eos_ids: tuple[int, ...] = (),
+    ):
+        self.transformer = transformer
+        self.tokenizer = tokenizer
+        self.name = name
+        self.eos_ids = eos_ids
+
+    @property
+    def config(self) -> Config:
+        """The frozen record of the model's shape."""
+        return self.transformer.config
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks; `model.blocks[3].attention.W_Q[h]` is one head's query matrix, a view."""
+        return self.transformer.blocks
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.transformer.W_U.device
+
+    def sites(self, length: int = 1, batch: int = 1) -> Table:
+        """Every value that can be read: name, the lessons' symbol, formula, shape and bytes for `length` tokens."""
+        size = self.transformer.W_U.element_size()
+        rows = tuple(
+            (
+                site.name,
+                site.symbol,
+                site.formula,
+                "x".join(map(str, site.shape(self.config, length, batch))),
+                site.bytes(self.config, length, batch, size),
+            )
+            for site in sites(self.config)
+        )
+        return Table(f"sites of {self.name}", ("site", "symbol", "formula", "shape", "bytes"), rows)
+
+    def budget(self) -> Budget:
+        """Where the parameters are."""
+        return budget(self.config)
+
+    def encode(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
+        """Token ids of a text. Control tokens in it stay text unless `special`; `bos` None is the checkpoint's rule."""
+        return self._words().encode(text, special=special, bos=bos)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, exactly."""
+        return self._words().decode(list(ids))
+
+    def trace(
+        self, prompt: str | Sequence[Any] | Tensor, mask: Tensor | Sequence[Sequence[int]] | None = None
+    ) -> Trace:
+        """Run the model on a text, token ids, or a list of either, and keep the stream.
+
+        Texts of different lengths are padded on the right and masked. Ids given as a tensor (B x T) or as rows may come
+        with a `mask` of their shape: 1 a token, 0 padding, on either side.
+        """
+        if mask is not None and not isinstance(mask, Tensor):
+            mask = torch.tensor(mask)
+        ids, padding = self._batch(prompt)
+        if mask is not None and padding is not None:
+            raise ValueError("a mask goes with ids of one length; texts of different lengths get theirs by themselves")
+        return trace(self.transformer, ids, padding if mask is None else mask, self.tokenizer)
+
+    @overload
+    def generate(
+        self, prompt: Prompt, sampling: Sampling | None = None, *, trace: bool = False, **options: Any
+    ) -> Generation: ...
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        sampling: Sampling | None = None,
+        *,
+        trace: bool = False,
+        **options: Any,
+    ) -> list[Generation]: ...
+    def generate(
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
+        sampling: Sampling | None = None,
+        *,
+        trace: bool = False,
+        **options: Any,
+    ) -> Generation | list[Generation]:
+        """Continue one prompt, or several at a time; each gives one record.
+
+        `options` are fields of `Sampling` (max_new_tokens=, temperature=, ...). With `trace` the record carries the
+        trace of the whole sequence, prompt and continuation.
+        """
+        settings = self._sampling(sampling, options)
+        one = is_one(prompt)
+        prompts: list[Any] = [prompt] if one else list(prompt)
+        if trace:
+            found = [self._traced(one_prompt, settings) for one_prompt in prompts]
+        else:
+            found = generate(self.transformer, self.tokenizer, prompts, settings)
+        return found[0] if one else found
+
+    def stream(self, prompt: Prompt, sampling: Sampling | None = None, **options: Any) -> Iterator[Piece]:
+        """Continue a prompt, token by token."""
+        return stream(self.transformer, self.tokenizer, prompt, self._sampling(sampling, options))
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """A conversation as the model was taught to read it, up to where its answer begins."""
+        return self._words().encode_chat(messages)
+
+    def __repr__(self) -> str:
+        shape = f"{self.config.n_layers} layers, width {self.config.d_model}, {self.budget().total:,} parameters"
+        return f"Model({self.name}: {shape}, {self.transformer.W_U.dtype}, {self.device})"
+
+    def _words(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise ValueError(f"{self.name} has no tokenizer: give token ids instead of text")
+        return self.tokenizer
+
+    def _sampling(self, sampling: Sampling | None, options: Mapping[str, Any]) -> Sampling:
+        settings = with_options(sampling, options)
+        return replace(settings, stop_ids=tuple(dict.fromkeys((*settings.stop_ids, *self.eos_ids))))
+
+    def _traced(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """Continue one prompt while its stream is recorded, the last token's too."""
+        recorder = Recorder(self.transformer)
+        found = generate(self.transformer, self.tokenizer, [prompt], sampling, recorder.looks, read_last=True)[0]
+        ids = torch.tensor([[*found.prompt_ids, *found.ids]], device=self.device)
+        return replace(found, trace=recorded(self.transformer, recorder, ids, self.tokenizer))
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        return self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _batch(self, prompt: str | Sequence[Any] | Tensor) -> tuple[Tensor, Tensor | None]:
+        """Ids B x T, and a padding mask where rows differ in length."""
+        if isinstance(prompt, Tensor):
+            ids = prompt[None] if prompt.ndim == 1 else prompt
+            return ids.to(self.device), None
+        rows = [self._ids(item) for item in ([prompt] if is_one(prompt) else prompt)]
+        longest = max((len(row) for row in rows), default=0)
+        if not rows or not all(rows):
+            raise ValueError("there is nothing to trace: a prompt has no tokens")
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
+        if all(len(row) == longest for row in rows):
+            return ids, None
+        return ids, torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=self.device)
+
+
+def load(
+    name: str | os.PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | str | None = None
+) -> Model:
+    """Open a model: a known name ("smollm2"), a folder, a .gguf file, or a hub id.
+
+    `dtype` None keeps the file's precision (float32 for quantized files). Raises ValueError with what was expected when
+    the name is unknown or the files do not make a model this package has.
+    """
+    checkpoint = load_checkpoint(name, device, dtype)
+    tokenizer = None
+    if checkpoint.gguf_metadata is not None:
+        tokenizer = Tokenizer.from_gguf(checkpoint.gguf_metadata)
+    elif checkpoint.folder is not None and has_tokenizer(checkpoint.folder):
+        tokenizer = Tokenizer.from_folder(checkpoint.folder)
+    return Model(checkpoint.transformer, tokenizer, os.fspath(name), end_ids(checkpoint.generation))
+
+
+def is_one(prompt: str | Sequence[Any]) -> bool:
+    """Whether a prompt is one text or one list of ids, not a list of either; an empty list is one prompt of no ids."""
+    return isinstance(prompt, str) or all(isinstance(item, int) for item in prompt)
+
+
+def end_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """The end-of-text ids that a checkpoint's own settings name: none, one, or a list."""
+    found = settings.get("eos_token_id")
+    return tuple(found) if isinstance(found, list) else () if found is None else (found,)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a tokenizer lies beside the weights; a model without one takes ids."""
+    return any((folder / name).exists() for name in TOKENIZER_FILES)
+
+
+def with_options(sampling: Sampling | None, options: Mapping[str, Any]) -> Sampling:
+    """The sampling with single fields replaced. Raises ValueError for a field that there is not."""
+    known = [field.name for field in fields(Sampling)]
+    if unknown := [name for name in options if name not in known]:
+        raise ValueError(f"generate has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    return replace(sampling or Sampling(), **options)

@@ -1,0 +1,128 @@
+"""The front door: a model made of a transformer and a tokenizer, and its verbs."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from pellucid.front import Model, end_ids
+from pellucid.model.config import Config, Init, RMSNorm, SwiGLU
+from pellucid.model.rotary import DynamicNTK, Rotary
+from tiny import build, tiny_gpt2
+
+
+def llama(dtype=torch.float64, scaling=None) -> Model:
+    config = Config(
+        50, 32, 3, 24, 6, n_kv_heads=2, positions=Rotary(scaling=scaling), norm=RMSNorm(), activation=SwiGLU(),
+        qkv_bias=False, out_bias=False, ffn_bias=False, tied=False, init=Init(0.4),
+    )  # fmt: skip
+    return Model(build(config, dtype=dtype), name="tiny")
+
+
+@pytest.mark.parametrize("make", [llama, lambda dtype: Model(tiny_gpt2(dtype), name="tiny")])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+def test_the_trace_of_generated_text_is_the_trace_of_the_finished_text(make, dtype, bound):
+    model = make(dtype)
+    found = model.generate([5, 6, 7], max_new_tokens=8, trace=True)
+    assert len(found.ids) == 8
+    whole = model.trace([*found.prompt_ids, *found.ids])
+    assert found.trace.ids.tolist() == whole.ids.tolist()
+    for name in whole.names:
+        ours, theirs = found.trace[name], whole[name]
+        hidden = theirs.isinf()
+        assert torch.equal(ours.isinf(), hidden)
+        ours, theirs = ours[~hidden], theirs[~hidden]
+        assert float((ours - theirs).abs().max()) <= bound * max(1.0, float(theirs.abs().max())), name
+
+
+def test_generated_text_under_length_dependent_rotation_keeps_its_frequencies():
+    model = llama(scaling=DynamicNTK(2.0, 6))
+    found = model.generate([5, 6, 7], max_new_tokens=10, trace=True)
+    again = model.trace([*found.prompt_ids, *found.ids])
+    torch.testing.assert_close(found.trace["3.stream"], again["3.stream"], atol=1e-11, rtol=1e-11)
+
+
+def test_generating_with_and_without_a_trace_gives_the_same():
+    model = llama()
+    plain, traced = (model.generate([5, 6], max_new_tokens=6, temperature=1.0, seed=3, trace=t) for t in (False, True))
+    assert plain.ids == traced.ids
+    assert plain.logprobs == pytest.approx(traced.logprobs, abs=1e-12)
+    assert plain.trace is None
+
+
+def test_several_prompts_at_once_equal_one_at_a_time():
+    model, prompts = llama(), [[5, 6, 7, 8], [9], [3, 4]]
+    together = model.generate(prompts, max_new_tokens=6)
+    for prompt, found in zip(prompts, together, strict=True):
+        alone = model.generate(prompt, max_new_tokens=6)
+        assert found.ids == alone.ids
+        assert found.logprobs == pytest.approx(alone.logprobs, abs=1e-10)
+
+
+def test_stream_gives_the_tokens_of_generate():
+    model = llama()
+    assert (
+        tuple(piece.id for piece in model.stream([5, 6], max_new_tokens=6))
+        == model.generate([5, 6], max_new_tokens=6).ids
+    )
+
+
+def test_the_checkpoints_end_ids_end_a_text():
+    model = llama()
+    ids = model.generate([5, 6], max_new_tokens=6).ids
+    ending = Model(model.transformer, name="ending", eos_ids=(ids[2],))
+    found = ending.generate([5, 6], max_new_tokens=6)
+    assert found.ids == ids[: ids.index(ids[2]) + 1]
+    assert found.finish_reason == "stop"
+    assert end_ids({"eos_token_id": [2, 3]}) == (2, 3)
+    assert end_ids({"eos_token_id": 2}) == (2,)
+    assert end_ids({}) == ()
+
+
+def test_prompts_of_different_lengths_are_traced_as_if_alone():
+    model = llama()
+    together = model.trace([[5, 6, 7, 8], [9, 10]])
+    assert together.mask.tolist() == [[True] * 4, [True, True, False, False]]
+    alone = model.trace([9, 10])
+    torch.testing.assert_close(together["logits"][1, :2], alone["logits"][0], atol=1e-12, rtol=1e-12)
+    masked = model.trace(torch.tensor([[5, 6, 7, 8], [0, 0, 9, 10]]), mask=[[1, 1, 1, 1], [0, 0, 1, 1]])
+    torch.testing.assert_close(masked["logits"][1, 2:], alone["logits"][0], atol=1e-12, rtol=1e-12)
+
+
+def test_sites_are_listed_with_shapes_and_bytes():
+    table = llama().sites(length=7, batch=2)
+    rows = {row[0]: row for row in table}
+    assert rows["1.attention.pattern"][3:] == ("2x6x7x7", 2 * 6 * 7 * 7 * 8)
+    assert rows["2.attention.key"][3:] == ("2x7x2x4", 2 * 7 * 2 * 4 * 8)
+    assert "embed.position" not in rows
+
+
+def test_a_model_can_be_copied_and_pickled():
+    model = llama()
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.generate([5, 6], max_new_tokens=4).ids == model.generate([5, 6], max_new_tokens=4).ids
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda model: model.trace("text"), "no tokenizer"),
+        (lambda model: model.generate("text"), "no tokenizer"),
+        (lambda model: model.trace([]), "nothing to trace"),
+        (lambda model: model.trace([[1], []]), "nothing to trace"),
+        (lambda model: model.trace([1, 50]), r"0\.\.49, got 50"),
+        (lambda model: model.generate([1], max_tokens=3), "no option max_tokens; it has .*max_new_tokens"),
+        (lambda model: model.trace([[1, 2], [3]], mask=[[1, 1], [1, 0]]), "texts of different lengths"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_words(call, said):
+    with pytest.raises(ValueError, match=said):
+        call(llama())
+
+
+def test_a_name_that_is_nothing_is_refused():
+    import pellucid
+
+    with pytest.raises(ValueError, match="smollm"):
+        pellucid.load("smolm2")
