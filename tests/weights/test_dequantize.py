@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType as Type
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.weights.dequantize import CHUNK, FORMATS, dequantize, fresh
+from pellucid.weights.dequantize import CHUNK, FORMATS, dequantize
 from pellucid.weights.errors import CheckpointError
 from pellucid.weights.gguf_file import read_gguf
 
@@ -173,11 +173,3 @@ def test_smollm2_equals_the_gguf_package(smollm2_path, name):
     tensor = read_gguf(smollm2_path).tensors[name]
     expected = gguf.quants.dequantize(tensor.raw.numpy(), Type[tensor.type])
     assert np.array_equal(bits(tensor.read()).reshape(-1), bits(expected).reshape(-1))
-
-
-@pytest.mark.parametrize("shape", [(), (3, 5), (3000, 1000)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fresh_memory_is_a_tensor_like_any_other(shape, dtype):
-    memory = fresh(shape, dtype)
-    assert (memory.shape, memory.dtype, memory.is_contiguous()) == (torch.Size(shape), dtype, True)
-    assert torch.equal(memory.fill_(3).clone(), torch.full(shape, 3.0, dtype=dtype))

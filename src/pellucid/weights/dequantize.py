@@ -9,9 +9,7 @@ n is the number of blocks. Each formula reads `blocks` [n, bytes of a block] and
 """
 
 import math
-import mmap
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -162,31 +160,19 @@ def dequantize(
     if isinstance(form.fill, torch.dtype):
         plain = raw.reshape(-1).view(form.fill).view(tuple(shape))
         return plain.to(dtype) if out is None else out.copy_(plain)
-    out = fresh(shape, dtype) if out is None else out
+    out = torch.empty(tuple(shape), dtype=dtype) if out is None else out
     _fill(raw.reshape(-1, form.size), form.weights, form.fill, out[None] if out.ndim == 1 else out)
     return out
 
 
 def _fill(blocks: UInt8[Tensor, "n bytes"], weights: int, formula: Formula, out: Tensor) -> None:
-    """Some rows at a time: straight into `out` where it is fp32 without gaps, else by way of a small fp32 tensor."""
+    """Some rows at a time: straight into an `out` in memory, fp32, without gaps; else by way of a small such tensor."""
     width = math.prod(out.shape[1:])
     rows = max(1, CHUNK // max(1, width))
-    straight = out.dtype == torch.float32 and out.is_contiguous()
-    aside = out.new_empty(0 if straight else min(rows, len(out)) * width, dtype=torch.float32)
+    straight = out.is_cpu and out.dtype == torch.float32 and out.is_contiguous()
+    aside = torch.empty(0 if straight else min(rows, len(out)) * width, dtype=torch.float32)
     for part, some in zip(out.split(rows), blocks.split(rows * width // weights), strict=True):
         numbers = part.view(-1) if straight else aside[: part.numel()]
         formula(some, numbers.view(-1, weights))
         if not straight:
             part.copy_(numbers.view(part.shape))
-
-
-def fresh(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """An uninitialised tensor for weights. Like torch.empty, but in large memory pages where the system has them: of a
-    model's whole weights, the first touch of ordinary pages takes as long as dequantizing them."""
-    size = math.prod(shape) * dtype.itemsize
-    if size < 1 << 22 or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(tuple(shape), dtype=dtype)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a system built without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))

@@ -14,7 +14,6 @@ from torch import Tensor
 from ..model.config import Config, RMSNorm, SwiGLU
 from ..model.rotary import Linear, LongRope, Rotary, Scaling, Yarn
 from ..model.transformer import Transformer
-from .dequantize import fresh
 from .errors import CheckpointError
 from .fields import Fields
 from .gguf_file import GGUF, GGUFTensor
@@ -101,7 +100,7 @@ def read(gguf: GGUF, like: Transformer, dtype: torch.dtype, device: torch.device
 
     def fill(ours: str) -> Tensor:
         entry, _ = LAYOUT.of(ours)
-        weight = fresh(wanted[ours].shape, dtype)
+        weight = torch.empty(wanted[ours].shape, dtype=dtype)
         heads = (like.config.n_heads, like.config.n_kv_heads, 0) if len(entry.theirs) == 3 else (0,)
         for room, name, n in zip(weight.split(rows(entry, weight, like.config)), made[ours], heads, strict=True):
             _half_split(tensors[name], n).read(dtype, out=room)
