@@ -1,0 +1,84 @@
+"""`pellucid explain`: why the next token is what it is."""
+
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..views import Table, bar
+from .options import Json, ModelName, Position, Prompt
+from .talk import open_model, print_json, read_prompt
+
+if TYPE_CHECKING:
+    from ..inside.ledger import Ledger
+
+BAR = 21
+FROZEN = "In the sums the final norm's scale is held at its value in this run, which makes them exact."
+
+
+def explain(
+    model: ModelName,
+    prompt: Prompt,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="TEXT", help="The token to explain. [default: the most probable]"),
+    ] = None,
+    minus: Annotated[
+        str | None, typer.Option("--minus", metavar="TEXT", help="Explain its lead over this token.")
+    ] = None,
+    position: Position = -1,
+    top: Annotated[int, typer.Option("--top", metavar="K", help="How many next tokens to show.")] = 5,
+    entries: Annotated[int, typer.Option("--entries", metavar="N", help="How many entries of a ledger to show.")] = 15,
+    as_json: Json = False,
+) -> None:
+    """Say why the next token is what it is.
+
+    The next tokens with their probabilities; what each depth would say (logit lens); and the token's logit as a sum of
+    what every sublayer and every head wrote for it. With --json the ledgers hold every entry.
+    """
+    text = read_prompt(prompt)
+    trace = open_model(model).trace(text)
+    ahead = trace.top(top, position=position)
+    wanted = token if token is not None else ahead.column("id")[0]
+    depths = trace.lens(wanted, position=position)
+    ledgers = {way: trace.ledger(wanted, minus, way, position=position) for way in ("sublayer", "head")}
+    tokens = trace.tokens()
+    at = range(len(tokens))[position]
+    if as_json:
+        data = {"model": model, "prompt": text, "tokens": tokens, "position": at, "top": ahead.to_json()}
+        by = {way: found.to_json() for way, found in ledgers.items()}
+        print_json({**data, "lens": depths.to_json(), "ledger": by})
+        return
+    shown = [with_bars(ahead, "probability"), lens_table(depths)]
+    shown += [ledger_table(found, entries) for found in ledgers.values()]
+    print(fill(f"{' '.join(tokens[: at + 1])} → ?", 80), *shown, fill(FROZEN, 80), sep="\n\n")
+
+
+def with_bars(table: Table, column: str, width: int = BAR) -> Table:
+    """The table with bars beside it that are full at probability 1."""
+    bars = [bar(value, 1.0, width, signed=False) for value in table.column(column)]
+    rows = tuple((*row, drawn) for row, drawn in zip(table, bars, strict=True))
+    return Table(table.title, (*table.columns, ""), rows, table.note)
+
+
+def lens_table(table: Table) -> Table:
+    """The lens without the sites' names, which the depth says already, and with a bar for the followed token."""
+    at = table.columns.index("site")
+    kept = tuple(row[:at] + row[at + 1 :] for row in table)
+    followed = table.columns[4]
+    shorter = Table(table.title, table.columns[:at] + table.columns[at + 1 :], kept, table.note)
+    return with_bars(shorter, followed, 12)
+
+
+def ledger_table(ledger: "Ledger", k: int) -> Table:
+    """The largest entries and the sum of the others, then what they add up to beside the model's own logit."""
+    table = ledger.top(k)
+    amounts = table.column("amount")
+    scale = max(map(abs, amounts))
+    rows = [(name, amount, bar(amount, scale, BAR)) for (name, _), amount in zip(table, amounts, strict=True)]
+    rows += [
+        ("= sum of the above", ledger.total, None),
+        ("+ remainder (rounding)", ledger.remainder, None),
+        ("= the model's logit" if ledger.minus is None else "= the model's difference", ledger.value, None),
+    ]
+    return Table(f"{ledger.title}, by {ledger.by}", ("written by", "amount", ""), tuple(rows))

@@ -1,0 +1,113 @@
+import re
+
+import pytest
+import torch
+
+PROMPT = "the cat sat on the"
+
+
+def printed(table):
+    """The amounts of a printed ledger: its entries, then the sum, the remainder and the logit."""
+    return [float(number) for number in re.findall(r"(?m)^[\w=+].*? {2,}(-?\d[\d.e-]*)(?: |$)", table)]
+
+
+def test_explain_says_what_the_oracle_says(oracle, ask):
+    model, tokenizer, folder = oracle
+    ids = tokenizer.encode(PROMPT, add_special_tokens=False)
+    with torch.no_grad():
+        out = model(torch.tensor([ids]), output_hidden_states=True)
+    chances = out.logits[0, -1].softmax(-1)
+    found = ask("explain", folder, PROMPT, "--top", 3)
+    columns = found["top"]["columns"]
+    rows = [dict(zip(columns, row, strict=True)) for row in found["top"]["rows"]]
+    assert [row["id"] for row in rows] == chances.topk(3).indices.tolist()
+    assert [row["probability"] for row in rows] == pytest.approx(chances.topk(3).values.tolist(), abs=1e-5)
+    for ledger in found["ledger"].values():
+        amounts = [entry["amount"] for entry in ledger["entries"]]
+        assert ledger["logit"] == pytest.approx(float(out.logits[0, -1].max()), abs=1e-4)
+        assert sum(amounts) == pytest.approx(ledger["sum"], abs=1e-9)
+        assert ledger["sum"] + ledger["remainder"] == pytest.approx(ledger["logit"], abs=1e-9)
+        assert abs(ledger["remainder"]) < 1e-4
+    assert len(found["lens"]["rows"]) == 4
+
+
+def test_the_printed_columns_add_up(call, tiny):
+    code, out, err = call("explain", tiny, PROMPT, "--entries", 4)
+    assert (code, err) == (0, "")
+    ledgers = [part for part in out.split("\n\n") if part.startswith("logit of")]
+    assert len(ledgers) == 2
+    for ledger in ledgers:
+        body = ledger.split("─\n", 1)[1]
+        *entries, total, remainder, logit = printed(body)
+        assert len(entries) == 5  # the four largest, and the others as one
+        assert sum(entries) == pytest.approx(total, abs=0.005)
+        assert total + remainder == pytest.approx(logit, abs=0.002)
+
+
+def test_a_difference_of_two_tokens(oracle, ask):
+    model, tokenizer, folder = oracle
+    with torch.no_grad():
+        logits = model(torch.tensor([tokenizer.encode(PROMPT, add_special_tokens=False)])).logits[0]
+    a, b = (tokenizer.encode(text, add_special_tokens=False)[0] for text in ("a", "b"))
+    found = ask("explain", folder, PROMPT, "--token", "a", "--minus", "b", "--position", 0)
+    assert found["ledger"]["head"]["logit"] == pytest.approx(float(logits[0, a] - logits[0, b]), abs=1e-4)
+    assert found["position"] == 0
+
+
+def test_a_token_that_is_several_is_one_line(call, tiny):
+    code, out, err = call("explain", tiny, PROMPT, "--token", "zebra")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "zebra" in err
+
+
+@pytest.mark.parametrize("words", [["trace"], ["explain"]])
+def test_a_position_that_is_not_there_is_one_line(call, tiny, words):
+    code, out, err = call(*words, tiny, PROMPT, "--position", 99)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "99" in err
+
+
+def test_trace_shows_the_stages_in_order(oracle, ask):
+    model, tokenizer, folder = oracle
+    found = ask("trace", folder, PROMPT, "--layers", "all", "--values")
+    stages = {stage["site"]: stage for stage in found["stages"]}
+    sites = [site["site"] for site in ask("sites", folder)["sites"]]
+    assert list(stages) == sites
+    ids = tokenizer.encode(PROMPT, add_special_tokens=False)
+    with torch.no_grad():
+        out = model(torch.tensor([ids]), output_hidden_states=True)
+    for layer in range(3):
+        assert stages[f"{layer}.stream"]["values"] == pytest.approx(out.hidden_states[layer][0, -1].tolist(), abs=1e-4)
+    assert stages["logits"]["shape"] == [1, len(ids), model.config.vocab_size]
+    assert stages["logits"]["norm"] == pytest.approx(float(out.logits[0, -1].norm()), rel=1e-4)
+    assert found["tokens"][-1] == "␣the"
+
+
+def test_layers_that_are_not_chosen_show_their_stream(ask, tiny):
+    found = [stage["site"] for stage in ask("trace", tiny, PROMPT, "--layers", "1")["stages"]]
+    assert "1.attention.pattern" in found
+    assert [name for name in found if name[0] in "02"] == ["0.stream", "2.stream"]
+    default = [stage["site"] for stage in ask("trace", tiny, PROMPT)["stages"]]
+    assert "0.ffn.up" in default
+    assert "2.ffn.up" in default
+    assert [name for name in default if name[0] == "1"] == ["1.stream"]
+
+
+def test_sites_are_chosen_by_patterns(ask, call, tiny):
+    found = ask("trace", tiny, PROMPT, "--sites", "1.attention.*", "--sites", "*.ffn.up")["stages"]
+    names = [stage["site"] for stage in found]
+    assert names[0] == "0.ffn.up"
+    assert names[-1] == "2.ffn.up"
+    assert "1.attention.pattern" in names
+    code, out, err = call("trace", tiny, PROMPT, "--sites", "1.attn.*")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("words", [["trace", "--layers", "all"], ["explain", "--minus", "b"]])
+def test_pictures_fit_80_columns_without_colours(call, tiny, words):
+    command, *options = words
+    code, out, err = call(command, tiny, PROMPT, *options)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out
+    assert "\x1b" not in out
