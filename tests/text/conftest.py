@@ -1,13 +1,13 @@
 """Real vocabularies (GPT-2's two files, the metadata of SmolLM2's GGUF file), and byte-level BPE written down slowly:
 an oracle that shares no code with the package."""
 
+import struct
 from importlib.metadata import distribution
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import regex
-from gguf import GGUFReader
 
 from pellucid.text import Tokenizer
 
@@ -26,8 +26,25 @@ def gpt2(gpt2_files) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def smollm2_metadata(smollm2_path) -> dict[str, object]:
-    fields = GGUFReader(smollm2_path).fields
-    return {key: field.contents() for key, field in fields.items() if key.startswith("tokenizer.")}
+    return {key: value for key, value in gguf_metadata(smollm2_path).items() if key.startswith("tokenizer.")}
+
+
+def gguf_metadata(path: Path) -> dict[str, object]:
+    """The metadata of a sound GGUF file."""
+    with path.open("rb") as file:
+
+        def number(code: str):
+            return struct.unpack("<" + code, file.read(struct.calcsize("<" + code)))[0]
+
+        def value(kind: int):
+            if kind == 9:  # an array: the kind of its items, how many, the items
+                inner, length = number("I"), number("Q")
+                return [value(inner) for _ in range(length)]
+            return file.read(number("Q")).decode() if kind == 8 else number("BbHhIif?  Qqd"[kind])
+
+        assert file.read(8) == b"GGUF\3\0\0\0"
+        _, entries = number("Q"), number("Q")
+        return {value(8): value(number("I")) for _ in range(entries)}
 
 
 @pytest.fixture(scope="session")
@@ -87,3 +104,23 @@ class ByteBPE:
 @pytest.fixture(scope="session")
 def byte_bpe() -> type[ByteBPE]:
     return ByteBPE
+
+
+# --- Small vocabularies ---
+
+
+@pytest.fixture(scope="session")
+def tiny_metadata() -> dict[str, object]:
+    """A GGUF file's metadata: bytes, five merges, four control tokens, a token that users defined, an unused one."""
+    merges = ["h e", "l l", "he ll", "hell o", "Ġ hello"]
+    made = [line.replace(" ", "") for line in merges]
+    tokens = [*byte_characters(), *made, "<s>", "</s>", "<|user|>", "<|end|>", "<é>", "[PAD266]"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * 261 + [3, 3, 3, 3, 4, 5],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": 261,
+        "tokenizer.ggml.eos_token_id": 262,
+    }

@@ -37,7 +37,7 @@ def read_folder(path: str | os.PathLike[str]) -> Built:
     if (folder / "tokenizer.json").exists():
         library, frame = read_library(read_text(folder / "tokenizer.json"), str(folder / "tokenizer.json"))
     else:
-        library, frame = read_parts(folder, config), ((), ())
+        library, frame = read_parts(folder, config), None
     add_tokens(library, tokens_of(folder, config), str(folder))
     return library, settings_of(folder, config, library, frame)
 
@@ -127,8 +127,14 @@ def tokens_of(folder: Path, config: Mapping[str, object]) -> dict[int, AddedToke
     return tokens
 
 
-def settings_of(folder: Path, config: dict[str, object], library: tokenizers.Tokenizer, frame: Frame) -> Settings:
-    """What the folder's files say of its tokenizer; what is usual, where none of them says anything."""
+def settings_of(
+    folder: Path, config: dict[str, object], library: tokenizers.Tokenizer, frame: Frame | None
+) -> Settings:
+    """What the folder's files say of its tokenizer; what is usual, where none of them says anything.
+
+    `frame` is None where there is no tokenizer.json to say what is put around a text: then flags say it. (Where there
+    is one, Hugging Face too does not ask the flags.)
+    """
     said = read_object(folder / "special_tokens_map.json") | config
     texts = {name: token_text(said[name], name) for name in NAMES if said.get(name) is not None}
     mark_as_control(library, [*texts.values(), *further_tokens(said)])
@@ -139,17 +145,17 @@ def settings_of(folder: Path, config: dict[str, object], library: tokenizers.Tok
             if name in ids and ids[name] is None:
                 raise TextError(f"{folder}: {name} is {shown(texts[name])}, which the vocabulary does not have")
         settings = Settings(ids.get("bos_token"), id_list(ids.get("eos_token"), ""), ids.get("pad_token"))
-    settings = framed(settings, frame)
-    adds_bos, adds_eos = (flag(config, key, "tokenizer_config.json") for key in ("add_bos_token", "add_eos_token"))
-    if adds_bos is not None:
-        settings = replace(settings, adds_bos=adds_bos and settings.bos_id is not None)
-    if adds_eos is not None:
-        others = tuple(id for id in settings.closing if id not in settings.eos_ids)
-        settings = replace(settings, closing=others + settings.eos_ids if adds_eos else others)
+    settings = framed(settings, flagged_frame(config, settings) if frame is None else frame)
     generation = folder / "generation_config.json"
     ends = id_list(read_object(generation).get("eos_token_id"), f"{generation}: eos_token_id")
     template = template_of(folder, config, texts)
     return replace(settings, eos_ids=tuple(dict.fromkeys(settings.eos_ids + ends)), chat_template=template)
+
+
+def flagged_frame(config: Mapping[str, object], settings: Settings) -> Frame:
+    adds_bos, adds_eos = (flag(config, key, "tokenizer_config.json") for key in ("add_bos_token", "add_eos_token"))
+    bos = () if settings.bos_id is None else (settings.bos_id,)
+    return bos if adds_bos else (), settings.eos_ids if adds_eos else ()
 
 
 def framed(settings: Settings, frame: Frame) -> Settings:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import Template, nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateError
@@ -130,7 +130,7 @@ class GenerationBlock(Extension):
 
 
 @pass_context
-def counted(context: Context, items: Iterable[object]) -> Iterator[object]:
+def counted(context: Context, items: Any) -> Iterator[object]:
     """What a loop goes over, each turn one step of the budget."""
     budget = context.parent[BUDGET]
     for item in items:
