@@ -93,6 +93,6 @@ def _nearest(path: Path) -> str:
             return f"there is no folder {path.parent}"
         near = difflib.get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], cutoff=0.5)
         return f"in {path.parent} the nearest are {', '.join(near)}" if near else f"nothing like it is in {path.parent}"
-    beside = [file.name for file in Path(".").iterdir()]
+    beside = [file.name for file in Path(".").iterdir() if not file.name.startswith(".")]
     near = difflib.get_close_matches(str(path), [*KNOWN, *beside], cutoff=0.5) or list(KNOWN)
     return f"expected a folder, a .gguf file, a hub name 'org/name' or a known name; the nearest are {', '.join(near)}"
