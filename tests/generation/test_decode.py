@@ -216,13 +216,15 @@ def test_the_caller_ends_a_row():
         if len(found) == 2:
             decoding.stop(0)
     assert found == [(0, 1), (0, 1), (1,), (1,), (1,)]
+    assert [step.rows for step in decoding] == [(0, 1)] * 5
 
 
 def test_rows_that_ended_leave_the_batch(saying):
-    shapes = []
+    shapes, padded = [], []
 
     def see(value, place, _keys):
         shapes.append(tuple(value.shape[:2]))
+        padded.append(place.real is not None)
         return value
 
     looks = {"0.stream": see}
@@ -230,6 +232,7 @@ def test_rows_that_ended_leave_the_batch(saying):
     steps = list(Decoding(tiny_gpt2(), prompts, Sampling(max_new_tokens=4), looks=looks))
     assert [step.rows for step in steps] == [(0, 1, 2), (0, 1, 2), (1, 2), (1, 2)]
     assert shapes == [(3, 14), (3, 1), (2, 1), (2, 1)]
+    assert padded == [True, True, False, False]  # the rows that are left are equally long
 
 
 def recording():
