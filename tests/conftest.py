@@ -21,8 +21,8 @@ settings.register_profile(
 )
 settings.load_profile("pellucid")
 
-# Tiny tensors gain nothing from more threads, and two split a sum in the same way on every machine.
-torch.set_num_threads(2)
+# Tiny tensors lose by more threads where cores are busy, and one splits a sum in the same way on every machine.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,13 @@ def test_generating_with_and_without_a_trace_gives_the_same():
     assert plain.trace is None
 
 
+def test_several_prompts_draw_the_same_with_a_trace():
+    model, prompts = llama(), [[5, 6, 7], [5, 6, 7]]
+    plain, traced = (model.generate(prompts, max_new_tokens=5, temperature=1.0, seed=3, trace=t) for t in (False, True))
+    assert [found.ids for found in plain] == [found.ids for found in traced]
+    assert plain[0].ids != plain[1].ids
+
+
 def test_several_prompts_at_once_equal_one_at_a_time():
     model, prompts = llama(), [[5, 6, 7, 8], [9], [3, 4]]
     together = model.generate(prompts, max_new_tokens=6)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .generation import Generation, Piece, Sampling, generate, stream
+from .generation.choose import row_seeds
 from .inside.recorder import Recorder
 from .inside.trace import Trace, recorded, trace
 from .model.budget import Budget, budget
@@ -127,7 +128,10 @@ class Model:
         one = is_one(prompt)
         prompts: list[Any] = [prompt] if one else list(prompt)
         if trace:
-            found = [self._traced(one_prompt, settings) for one_prompt in prompts]
+            seeds = row_seeds(settings, len(prompts))
+            found = [
+                self._traced(each, replace(settings, seed=seed)) for each, seed in zip(prompts, seeds, strict=True)
+            ]
         else:
             found = generate(self.transformer, self.tokenizer, prompts, settings)
         return found[0] if one else found
