@@ -177,14 +177,20 @@ def test_a_folder_of_two_files_gives_the_ids_that_hugging_face_gives(tmp_path, g
     assert ours.adds_bos == bool(flags.get("add_bos_token"))
 
 
-def test_roberta_frames(tmp_path):
+def test_roberta_frames():
     library = with_specials()
     ids = [library.token_to_id(text) for text in ("<s>", "</s>")]
     library.post_processor = processors.RobertaProcessing(("</s>", ids[1]), ("<s>", ids[0]), trim_offsets=True)
     tokenizer = Tokenizer.from_json(library.to_str())
     assert tokenizer.adds_bos
     assert tokenizer.encode(" hello") == library.encode(" hello").ids
-    assert tokenizer.encode_with_offsets(" hello")[1][1] == (0, 6)  # nothing trimmed off
+
+
+def test_offsets_are_not_trimmed():
+    library = small_bpe()
+    library.post_processor = processors.ByteLevel(trim_offsets=True)
+    assert library.encode("x hello").offsets == [(0, 1), (2, 7)]
+    assert Tokenizer.from_json(library.to_str()).encode_with_offsets("x hello")[1] == [(0, 1), (1, 7)]
 
 
 def test_a_sequence_of_post_processors():
@@ -228,6 +234,7 @@ def test_padding_with_a_sign_does_not_make_it_a_control_token(tmp_path):
     config = {"eos_token": "</s>", "pad_token": "!"}
     tokenizer = Tokenizer.from_folder(folder_with(tmp_path, with_specials(), tokenizer_config=config))
     assert tokenizer.encode("!") == [tokenizer.pad_id]
+    assert tokenizer.pad_id not in tokenizer.control_ids
 
 
 def test_tokens_listed_beside_the_vocabulary(tmp_path):
@@ -336,22 +343,36 @@ def broken(**changes: object) -> str:
         ('{"model": ' * 100_000, "expected JSON"),
         ("[]", "expected a JSON object"),
         ("{}", "Model missing"),
-        (broken(model=None), "cannot be built"),
-        (broken(model={"type": "Odd"}), "cannot be built"),
+        (broken(model=None), "library refuses it"),
+        (broken(model={"type": "Odd"}), "library refuses it"),
         (broken(model={"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}), "out of vocabulary"),
-        (broken(model={"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}), "cannot be built"),
-        (broken(model={"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a"]}), "cannot be built"),
-        (broken(model={"type": "BPE", "vocab": {"a": -1}, "merges": []}), "cannot be built"),
+        (broken(model={"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}), "library refuses it"),
+        (broken(model={"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a"]}), "library refuses it"),
+        (broken(model={"type": "BPE", "vocab": {"a": -1}, "merges": []}), "library refuses it"),
         (broken(model={"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": []}), "one id"),
         (broken(model={"type": "BPE", "vocab": {"a": 2**32 - 1}, "merges": []}), "4294967295"),
         (broken(model={"type": "BPE", "vocab": {}, "merges": []}), "got 0"),
-        (broken(pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"}), "cannot be built"),
-        (broken(added_tokens=[{"id": 900, "content": "<x>", "special": True}]), "cannot be built"),
+        (
+            broken(pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"}),
+            "library refuses it",
+        ),
+        (broken(added_tokens=[{"id": 900, "content": "<x>", "special": True}]), "library refuses it"),
     ],
 )
 def test_a_broken_tokenizer_json_is_refused(source, message):
     with pytest.raises(TextError, match=message):
         Tokenizer.from_json(source)
+
+
+@pytest.mark.parametrize("kind", ["WordLevel", "WordPiece"])
+def test_a_text_that_the_library_cannot_encode_is_refused(kind):
+    model = {"type": kind, "vocab": {"a": 0}, "unk_token": "?", "continuing_subword_prefix": "##"}
+    model["max_input_chars_per_word"] = 9
+    tokenizer = Tokenizer.from_json(json.dumps({"model": model}))
+    assert tokenizer.encode("a") == [0]
+    for text in ("b", "b" * 100_000):
+        with pytest.raises(TextError, match="this text: the tokenizers library refuses it"):
+            tokenizer.encode(text)
 
 
 def test_a_token_that_the_library_would_give_another_id_is_refused():
@@ -389,6 +410,7 @@ def test_a_broken_post_processor_is_refused(single, specials):
         ("tokenizer_config", {"chat_template": 3}, "chat_template"),
         ("tokenizer_config", {"additional_special_tokens": 3}, "additional_special_tokens"),
         ("special_tokens_map", {"eos_token": {"text": "</s>"}}, "eos_token"),
+        ("special_tokens_map", {"pad_token": "\ud800"}, "surrogates not allowed"),
         ("generation_config", {"eos_token_id": "</s>"}, "eos_token_id"),
         ("generation_config", {"eos_token_id": [True]}, "eos_token_id"),
         ("added_tokens", {"<x>": "1"}, "added_tokens"),
@@ -412,7 +434,7 @@ def test_broken_files_of_a_folder_are_refused(tmp_path, name, content, message):
         (b'{"a": 0, "b": 1, "ab": 2}', b"#version: 0.2\na b c\n", "two tokens on a line"),
         (b'{"a": 0, "b": 1, "ab": 2}', b"#version: 0.2\na c\n", "'a' and 'c'"),
         (b'{"a": 0, "b": 1}', b"a b\n", "'a' and 'b'"),
-        (b'{"a\\ud800": 0}', b"", "cannot be built"),
+        (b'{"a\\ud800": 0}', b"", "surrogates not allowed"),
         (b"\xff\xfe", b"", "UTF-8"),
         (b"version https://git-lfs.github.com/spec/v1\n", b"", "git-lfs pointer"),
     ],

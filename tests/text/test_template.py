@@ -164,7 +164,7 @@ def test_a_template_changes_nothing(source):
     ],
 )
 def test_a_template_without_end_is_stopped(source, monkeypatch):
-    monkeypatch.setattr("pellucid.text.template.MOST_STEPS", 20_000)
+    monkeypatch.setattr("pellucid.text.sandbox.MOST_STEPS", 20_000)
     with pytest.raises(TextError, match="the chat template failed") as caught:
         ChatTemplate(source).render(CONVERSATION)
     assert len(str(caught.value)) < 400

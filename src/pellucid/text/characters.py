@@ -3,6 +3,8 @@
 import re
 from bisect import bisect_left
 
+from .errors import TextError
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 MARKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
@@ -37,6 +39,17 @@ def sound(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def check_writable(text: str, absent: bytes) -> None:
+    """Raise TextError if a character of the text has one of these bytes, for which a vocabulary has no token."""
+    if not absent or set(absent).isdisjoint(text.encode()):
+        return
+    place = next(n for n, character in enumerate(text) if not set(absent).isdisjoint(character.encode()))
+    raise TextError(
+        f"this vocabulary has no tokens for the bytes of {text[place]!a}, character {place} of the text: take it "
+        "out, or write another for it"
+    )
 
 
 def offsets_in(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -33,4 +33,4 @@ def raised_as_text_error(where: object, why: Callable[[], str | None] | None = N
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = (why() if why is not None else None) or one_line(error)
-        raise TextError(f"{where}: the tokenizer cannot be built from this: {reason}") from error
+        raise TextError(f"{where}: the tokenizers library refuses it: {reason}") from error

@@ -1,11 +1,13 @@
 """Reading the small files beside a checkpoint's weights, any of which may be missing, cut short or hostile."""
 
 import json
+import re
 from pathlib import Path
 
 from .errors import TextError, one_line
 
 MOST_BYTES = 1 << 28  # the largest tokenizer.json in use has 35 million
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 GIT_LFS_POINTER = "version https://git-lfs"
 
 
@@ -29,6 +31,8 @@ def parse_object(text: str, where: object) -> dict[str, object]:
     """The JSON object in a text."""
     try:
         value = json.loads(text)
+        if SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # fails for a lone one, which is no text
     except (ValueError, RecursionError) as error:
         raise TextError(f"{where}: expected JSON: {one_line(error)}") from error
     if not isinstance(value, dict):

@@ -10,10 +10,10 @@ from typing import Self
 import tokenizers
 
 from . import folder, gguf
-from .characters import byte_level_bytes, offsets_in, sound, visible
+from .characters import byte_level_bytes, check_writable, offsets_in, sound, visible
 from .chat import Controls, Disguise, ids_of_disguised
 from .decoder import ByteDecoder, Decoder, RereadingDecoder
-from .errors import TextError, one_line, shown
+from .errors import TextError, one_line, raised_as_text_error, shown
 from .library import MOST_TOKENS, absent_bytes, is_byte_level, with_control_tokens, without_surroundings
 from .settings import Settings
 from .template import ChatTemplate
@@ -121,7 +121,9 @@ class Tokenizer:
         if len(text) < LONG:
             return self._framed(self._encoded(text, special)[0], bos)
         # Takes half the time, but keeps no offsets.
-        ids = (self._finding if special else self._plain).encode_batch_fast([text], add_special_tokens=False)[0].ids
+        with raised_as_text_error("this text"):
+            library = self._finding if special else self._plain
+            ids = library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         if not special and not self._controls.keys().isdisjoint(ids):
             ids = self._encoded(text, special)[0]
         return self._framed(ids, bos)
@@ -155,7 +157,7 @@ class Tokenizer:
         hidden, names = disguise.hide(messages), disguise.hide(extra)
         text = self.chat_template.render(hidden, add_generation_prompt=add_generation_prompt, **names)
         self._checked(disguise.restore(text))
-        encoding = self._finding.encode(text, add_special_tokens=False)
+        encoding = self._encoding(text, special=True)
         ids = ids_of_disguised(text, encoding, self._controls, disguise.restore, self._plain_ids)
         return self._opened(ids, None)
 
@@ -178,7 +180,8 @@ class Tokenizer:
         if self._byte_level:
             return b"".join(map(self.bytes_of, ids)).decode("utf-8", "replace")
         known = [self._known(id)[0] for id in ids]
-        return self._plain.decode(known, skip_special_tokens=False)
+        with raised_as_text_error("these ids"):
+            return self._plain.decode(known, skip_special_tokens=False)
 
     def decoder(self) -> Decoder:
         """A decoder for ids that come one by one."""
@@ -236,17 +239,16 @@ class Tokenizer:
         if not isinstance(text, str):
             raise TextError(f"expected a text, got {type(text).__name__}: {one_line(text, 60)}")
         text = sound(text)
-        if self._absent and any(byte in self._absent for byte in set(text.encode())):
-            place = next(n for n, character in enumerate(text) if set(character.encode()) & set(self._absent))
-            raise TextError(
-                f"this vocabulary has no tokens for the bytes of {text[place]!a}, character {place} of the text: "
-                "take it out, or write another for it"
-            )
+        check_writable(text, self._absent)
         return text
+
+    def _encoding(self, text: str, special: bool) -> tokenizers.Encoding:
+        with raised_as_text_error("this text"):
+            return (self._finding if special else self._plain).encode(text, add_special_tokens=False)
 
     def _encoded(self, text: str, special: bool) -> tuple[list[int], Offsets]:
         """Ids and their offsets, nothing put around them."""
-        encoding = (self._finding if special else self._plain).encode(text, add_special_tokens=False)
+        encoding = self._encoding(text, special)
         ids, offsets = encoding.ids, encoding.offsets
         if special or self._controls.keys().isdisjoint(ids):
             return ids, offsets
