@@ -212,6 +212,15 @@ def test_ids_that_end_a_text(tmp_path, said, eos_ids):
     assert Tokenizer.from_folder(folder).eos_ids == eos_ids
 
 
+@pytest.mark.parametrize(
+    ("config", "bos_id", "eos_ids"),
+    [({"model_max_length": 1024}, 270, (271,)), ({"eos_token": "</s>"}, None, (271,)), ({"bos_token": None}, None, ())],
+)
+def test_usual_names_count_where_the_files_name_no_token(tmp_path, config, bos_id, eos_ids):
+    tokenizer = Tokenizer.from_folder(folder_with(tmp_path, with_specials(), tokenizer_config=config))
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (bos_id, eos_ids)
+
+
 def test_the_map_of_special_tokens(tmp_path):
     tokens = {"bos_token": "<|user|>", "eos_token": "</s>", "additional_special_tokens": ["hello"]}
     tokenizer = Tokenizer.from_folder(folder_with(tmp_path, with_specials(), special_tokens_map=tokens))

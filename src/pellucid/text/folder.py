@@ -130,7 +130,7 @@ def tokens_of(folder: Path, config: Mapping[str, object]) -> dict[int, AddedToke
 def settings_of(
     folder: Path, config: dict[str, object], library: tokenizers.Tokenizer, frame: Frame | None
 ) -> Settings:
-    """What the folder's files say of its tokenizer; what is usual, where none of them says anything.
+    """What the folder's files say of its tokenizer; what is usual, where none of them names a token.
 
     `frame` is None where there is no tokenizer.json to say what is put around a text: then flags say it. (Where there
     is one, Hugging Face too does not ask the flags.)
@@ -139,7 +139,7 @@ def settings_of(
     texts = {name: token_text(said[name], name) for name in NAMES if said.get(name) is not None}
     mark_as_control(library, [*texts.values(), *further_tokens(said)])
     settings = usual_settings(library)
-    if said:
+    if not said.keys().isdisjoint(NAMES):
         ids = {name: library.token_to_id(text) for name, text in texts.items()}
         for name in ("bos_token", "eos_token"):
             if name in ids and ids[name] is None:
