@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import warp
 from .sampling import Sampling
+from .warp import draw, forbid, frequency, min_p, presence, repetition, temperature, top_k, top_p
 
 
 def row_seeds(sampling: Sampling, rows: int) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Chooser:
             ids = scores.argmax(-1)
         else:
             uniform = [[torch.rand((), generator=self.generators[row], dtype=torch.float64).item()] for row in rows]
-            ids = warp.draw(self.narrow(scores), torch.tensor(uniform, dtype=torch.float64))[:, 0]
+            ids = draw(self.narrow(scores), torch.tensor(uniform, dtype=torch.float64))[:, 0]
             # Only logits that are not numbers lead past the end; they are named below.
             ids = ids.clamp(max=raw.shape[-1] - 1)
         logprobs = (raw.gather(-1, ids[:, None])[:, 0] - raw.logsumexp(-1)).tolist()
@@ -86,17 +86,15 @@ class Chooser:
         """What is forbidden, the three penalties, and the bias."""
         sampling = self.sampling
         if len(self.forbidden):
-            logits = warp.forbid(logits, self.forbidden)
+            logits = forbid(logits, self.forbidden)
         if self.made < sampling.min_new_tokens:
-            logits = warp.forbid(logits, self.stops)
+            logits = forbid(logits, self.stops)
         if self.seen is not None:
-            logits = warp.repetition(logits, self.seen[self._of(rows)], sampling.repetition_penalty)
+            logits = repetition(logits, self.seen[self._of(rows)], sampling.repetition_penalty)
         if self.counts is not None:
             counts = self.counts[self._of(rows)]
-            logits = warp.presence(logits, counts, sampling.presence_penalty) if sampling.presence_penalty else logits
-            logits = (
-                warp.frequency(logits, counts, sampling.frequency_penalty) if sampling.frequency_penalty else logits
-            )
+            logits = presence(logits, counts, sampling.presence_penalty) if sampling.presence_penalty else logits
+            logits = frequency(logits, counts, sampling.frequency_penalty) if sampling.frequency_penalty else logits
         if len(self.bias_ids):
             logits = logits.index_add(-1, self.bias_ids, self.bias.to(logits).expand(len(logits), -1))
         return logits
@@ -104,13 +102,13 @@ class Chooser:
     def narrow(self, logits: Float[Tensor, "b V"]) -> Float[Tensor, "b V"]:
         """Temperature, then fewer and fewer tokens."""
         sampling = self.sampling
-        logits = warp.temperature(logits, sampling.temperature)
+        logits = temperature(logits, sampling.temperature)
         if sampling.top_k:
-            logits = warp.top_k(logits, sampling.top_k)
+            logits = top_k(logits, sampling.top_k)
         if sampling.top_p < 1.0:
-            logits = warp.top_p(logits, sampling.top_p)
+            logits = top_p(logits, sampling.top_p)
         if sampling.min_p:
-            logits = warp.min_p(logits, sampling.min_p)
+            logits = min_p(logits, sampling.min_p)
         return logits
 
     def remember(self, ids: Tensor, rows: Sequence[int]) -> None:

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..model.cache import Cache
 from ..model.config import Config, Dropout
 from ..model.flow import Looks, Pass
 from ..model.place import Place
 from ..model.rotary import Rotary, frequencies
 from ..model.transformer import Transformer
 from .choose import Chooser, row_seeds
-from .held import Held
 from .sampling import Sampling
 
 FinishReason = Literal["stop", "length"]
@@ -90,7 +90,7 @@ class Decoding:
         if not held:
             return
         weight = self.transformer.embed.token.weight
-        chooser, cache = Chooser(self.sampling, self.prompts, weight, self.forbidden_ids), Held()
+        chooser, cache = Chooser(self.sampling, self.prompts, weight, self.forbidden_ids), Cache()
         ids, mask = pad([self.prompts[row] for row in held], weight.device)
         while held:
             x, here = self._read(ids, mask, cache)
@@ -105,7 +105,7 @@ class Decoding:
             ids, mask = torch.tensor([[new[row]] for row in held], device=weight.device), None
 
     @torch.no_grad()
-    def _read(self, ids: Int[Tensor, "B T"], mask: Tensor | None, cache: Held) -> tuple[Float[Tensor, "B T D"], Pass]:
+    def _read(self, ids: Int[Tensor, "B T"], mask: Tensor | None, cache: Cache) -> tuple[Float[Tensor, "B T D"], Pass]:
         """The final stream of new columns."""
         here = self.transformer.begin(ids, mask, cache, self.looks, self.length)
         here = replace(here, dropout=Dropout())

@@ -29,14 +29,12 @@ def stages(trace: Trace, names: Iterable[str], row: int = 0, position: int = -1)
 
     Raises SiteError for a name that is no site, ValueError for a position that the row does not have.
     """
-    columns = trace.columns(row)
-    if not -len(columns) <= position < len(columns):
-        raise ValueError(f"row {row} has positions 0..{len(columns) - 1}, got position={position}")
+    column = trace.column(row, position)
     wanted = set(names)
     known = [site for site in sites(trace.transformer.config) if site.name in wanted]
     for name in wanted - {site.name for site in known}:
         trace[name]  # a name that is no site is refused there, with the nearest one
-    return [_stage(site, trace[site.name], row, columns[position]) for site in known]
+    return [_stage(site, trace[site.name], row, column) for site in known]
 
 
 def _stage(site: Site, value: Tensor, row: int, column: int) -> Stage:

@@ -100,6 +100,13 @@ class Trace:
         real = self.place.real
         return list(range(self.ids.shape[1])) if real is None else real[row].nonzero().flatten().tolist()
 
+    def column(self, row: int = 0, position: int = -1) -> int:
+        """The column of one token, by its number among the row's tokens; -1 is the last."""
+        columns = self.columns(row)
+        if not -len(columns) <= position < len(columns):
+            raise ValueError(f"row {row} has positions 0..{len(columns) - 1}, got position={position}")
+        return columns[position]
+
     def tokens(self, row: int = 0) -> list[str]:
         """The tokens of a row as printable labels, one a position; padding is left out."""
         ids = self.ids[row, self.columns(row)].tolist()
@@ -156,13 +163,11 @@ class Trace:
 
     def _point(self, row: int, position: int) -> Point:
         """One token of one row, by its number among the row's tokens."""
-        columns = self.columns(row)
-        if not -len(columns) <= position < len(columns):
-            raise ValueError(f"row {row} has positions 0..{len(columns) - 1}, got position={position}")
+        column = self.column(row, position)
         row = range(self.ids.shape[0])[row]
         states = tuple(state[row : row + 1] for state in self.states)
         here = self._pass(row_of(self.place, row))
-        return Point(self.transformer, self.ids[row : row + 1], states, here, columns[position], self.tokenizer)
+        return Point(self.transformer, self.ids[row : row + 1], states, here, column, self.tokenizer)
 
     def _ask(self, question: Callable[[Point], Answer], row: int, position: int, groups: Iterable[str]) -> Answer:
         point = self._point(row, position)

@@ -1,9 +1,11 @@
 """Keys and values kept between the steps of decoding."""
 
+from collections.abc import Sequence
+
 from jaxtyping import Float
 from torch import Tensor
 
-from .place import Place, join
+from .place import Place, join, narrowed
 
 
 class Cache:
@@ -28,6 +30,16 @@ class Cache:
         """Announce the columns of the next pass."""
         self._before = self.columns
         self.place = join(self.place, new)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only, in this order; columns that are padding in all of them are forgotten."""
+        assert self.place is not None, "there is nothing to forget before the first pass"
+        first = 0
+        if self.place.real is not None:
+            self.place, first = narrowed(self.place, self.place.real, rows)
+        for store in (self._keys, self._values):
+            for layer, held in store.items():
+                store[layer] = held[list(rows), first:]
 
     def __call__(
         self, layer: int, key: Float[Tensor, "B T G K"], value: Float[Tensor, "B T G K"], place: Place

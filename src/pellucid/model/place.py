@@ -1,5 +1,6 @@
 """Where the columns of a batch stand. Positions come from the padding mask, never from the column's number."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +70,17 @@ def row_of(place: Place, row: int) -> Place:
     if place.real is None or bool(place.real[row].all()):
         return Place(positions, None, int(positions[0, -1]) + 1, place.length)
     return Place(positions, place.real[row : row + 1], int(positions.max()) + 1, place.length)
+
+
+def narrowed(place: Place, real: Tensor, rows: Sequence[int]) -> tuple[Place, int]:
+    """The place of some of the rows without their common padding, and how many columns that was."""
+    real = real[list(rows)]
+    first = int(real.any(0).int().argmax())
+    real, positions = real[:, first:], place.positions[list(rows), first:]
+    end = int(torch.where(real, positions, -1).max()) + 1
+    if bool(real.all()):
+        return Place(positions[:1], None, end, place.length), first
+    return Place(positions, real, end, place.length), first
 
 
 def is_plain_causal(queries: Place, keys: Place) -> bool:

@@ -9,11 +9,12 @@ from typing import Self
 
 import tokenizers
 
-from . import folder, gguf
 from .characters import byte_level_bytes, check_writable, offsets_in, sound, visible
 from .chat import Controls, Disguise, ids_of_disguised
 from .decoder import ByteDecoder, Decoder, RereadingDecoder
 from .errors import TextError, one_line, raised_as_text_error, shown
+from .folder import read_folder, read_json_tokenizer, read_vocab_merges
+from .gguf import read_metadata
 from .library import MOST_TOKENS, absent_bytes, is_byte_level, with_control_tokens, without_surroundings
 from .settings import Settings
 from .template import ChatTemplate
@@ -51,25 +52,25 @@ class Tokenizer:
         """The tokenizer of a checkpoint folder: tokenizer.json, else vocab.json and merges.txt. What the folder's
         other files say is followed: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
         chat_template.jinja, and the ids that end a text in generation_config.json. Raises TextError."""
-        return cls(*folder.read_folder(path))
+        return cls(*read_folder(path))
 
     @classmethod
     def from_json(cls, path_or_text: str | os.PathLike[str]) -> Self:
         """The tokenizer of a tokenizer.json, given as a path or as its text. Such a file does not say which of its
         control tokens is BOS and which EOS: the usual names are looked for. Raises TextError."""
-        return cls(*folder.read_json_tokenizer(path_or_text))
+        return cls(*read_json_tokenizer(path_or_text))
 
     @classmethod
     def from_vocab_merges(cls, vocab: str | os.PathLike[str], merges: str | os.PathLike[str]) -> Self:
         """GPT-2's kind of tokenizer from its two files: vocab.json (encoder.json) and merges.txt (vocab.bpe). Raises
         TextError."""
-        return cls(*folder.read_vocab_merges(vocab, merges))
+        return cls(*read_vocab_merges(vocab, merges))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object]) -> Self:
         """The tokenizer in a GGUF file's metadata, arrays as lists. Raises TextError, also for a kind of tokenizer
         (`tokenizer.ggml.model`, `tokenizer.ggml.pre`) that is not known."""
-        return cls(*gguf.read_metadata(metadata))
+        return cls(*read_metadata(metadata))
 
     # --- What the checkpoint says ---
 
