@@ -83,8 +83,11 @@ def test_gen_2_negative_and_nan_temperatures_are_refused():
 
 
 def test_ends_of_ranges_are_accepted():
-    Sampling(top_p=0, min_p=1, temperature=1e-320, top_k=10**9, seed=0)
-    Sampling(top_p=1e-8, repetition_penalty=1e-3, presence_penalty=-2, min_new_tokens=4, max_new_tokens=4)
+    ends = Sampling(top_p=0, min_p=1, temperature=1e-320, top_k=10**9, seed=0)
+    assert (ends.top_p, ends.min_p, ends.temperature, ends.top_k, ends.seed) == (0, 1, 1e-320, 10**9, 0)
+    ends = Sampling(top_p=1e-8, repetition_penalty=1e-3, presence_penalty=-2, min_new_tokens=4, max_new_tokens=4)
+    assert (ends.top_p, ends.repetition_penalty, ends.presence_penalty) == (1e-8, 1e-3, -2)
+    assert ends.min_new_tokens == ends.max_new_tokens == 4
 
 
 def test_it_is_plain_frozen_data():
