@@ -1,5 +1,6 @@
 """Reading a checkpoint's settings field by field, so that no field is dropped unread."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,4 +98,6 @@ def _is(kind: str, value: object) -> bool:
         return isinstance(value, list) and bool(value) and all(_is(_NUMBER, one) for one in value)
     if kind == _FLAG or isinstance(value, bool):
         return kind == _FLAG and isinstance(value, bool)
-    return isinstance(value, {_WHOLE: (int,), _NUMBER: (int, float), _TEXT: (str,)}[kind])
+    if kind == _NUMBER:
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # neither infinite nor NaN
+    return isinstance(value, {_WHOLE: int, _TEXT: str}[kind])

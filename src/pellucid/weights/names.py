@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from ..model.config import Config
+from ..model.rotary import Rotary
 from ..model.transformer import Transformer
 from .errors import CheckpointError
 from .files import shown
+from .rotation import interleaved
 
 TOKENS = "embed.token.weight"
 UNEMBED = "unembed.weight"
@@ -33,11 +36,15 @@ class Shaped(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One of our tensors, and the file's that hold it: one, or queries, keys and values to be stacked."""
+    """One of our tensors, and the file's that hold it: one, or queries, keys and values to be stacked.
+
+    `interleaved`: the file's queries and keys pair neighbours for rotation (rotation.py).
+    """
 
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,13 +132,18 @@ def plan(layout: Layout, tensors: Mapping[str, Shaped], like: Transformer) -> di
 
 
 def write(layout: Layout, state: Mapping[str, Tensor], config: Config) -> dict[str, Tensor]:
-    """Our state dict as the layout's files name and shape it: views, nothing is copied.
+    """Our state dict as the layout's files name and shape it: views, nothing is copied but rows that change places.
 
     Tied weights are stored once, as the token embedding.
     """
     tensors = {}
     for ours, tensor in state.items():
         entry, names = layout.of(ours)
+        if entry.interleaved:
+            queries, keys, values = tensor.split(stacked(config))
+            width = rotated(config)
+            queries, keys = interleaved(queries, config.n_heads, width), interleaved(keys, config.n_kv_heads, width)
+            tensor = torch.cat((queries, keys, values))
         parts = tensor.split(rows(entry, tensor, config))
         for name, part in zip(names, parts, strict=True):
             tensors[layout.full(name)] = part.T if entry.transposed else part
@@ -142,7 +154,17 @@ def rows(entry: Entry, tensor: Shaped, config: Config) -> list[int]:
     """How many rows of our tensor each of the file's holds."""
     if len(entry.theirs) == 1:
         return [tensor.shape[0]]
+    return stacked(config)
+
+
+def stacked(config: Config) -> list[int]:
+    """How many rows of the stacked matrix are queries, keys and values."""
     return [heads * config.d_head for heads in (config.n_heads, config.n_kv_heads, config.n_kv_heads)]
+
+
+def rotated(config: Config) -> int:
+    """How many of a head's features are rotated."""
+    return config.positions.width(config.d_head) if isinstance(config.positions, Rotary) else 0
 
 
 def _stored_shapes(layout: Layout, ours: str, tensor: Tensor, config: Config) -> list[tuple[int, ...]]:

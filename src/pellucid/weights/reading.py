@@ -6,8 +6,9 @@ from torch import Tensor
 from ..model.config import Config
 from ..model.transformer import Transformer
 from .errors import CheckpointError
-from .names import TOKENS, UNEMBED, Layout, plan, rows
+from .names import TOKENS, UNEMBED, Entry, Layout, plan, rotated, rows, stacked
 from .release import release
+from .rotation import copy_half_split
 
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -29,7 +30,7 @@ def tie(layout: Layout, tensors: dict[str, Tensor], config: Config) -> dict[str,
     if not config.tied or head not in tensors:
         return tensors
     others = {name: tensor for name, tensor in tensors.items() if name != head}
-    if embedding in others and not _equal(others[embedding], tensors[head]):
+    if embedding in others and not equal(tensors[head], others[embedding]):
         raise CheckpointError(
             f"the config ties {embedding} and {head}, but the file's two copies differ: "
             "set tie_word_embeddings to false in config.json if they are meant to"
@@ -43,8 +44,11 @@ def read(
     like: Transformer,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
+    mapped: bool = True,
 ) -> dict[str, Tensor]:
     """The state dict of `like` from a file's tensors (under their plain names).
+
+    `mapped`: the tensors are pages of a file, which may be given back once their numbers are copied elsewhere.
 
     `dtype` None keeps the file's precision. A tensor that needs no stacking and no conversion is a view of the file's,
     transposed where the layout is; stacked ones are copied one layer at a time. Raises CheckpointError where names,
@@ -60,17 +64,30 @@ def read(
     for ours, names in made.items():
         entry, _ = layout.of(ours)
         parts = [tensors[name].T if entry.transposed else tensors[name] for name in names]
-        if len(parts) == 1:
+        if len(parts) == 1 and not entry.interleaved:
             state[ours] = parts[0].to(device=device, dtype=dtype)
         else:
             fused = torch.empty(wanted[ours].shape, dtype=dtype, device=device)
-            for room, part in zip(fused.split(rows(entry, fused, like.config)), parts, strict=True):
-                room.copy_(part)
+            _fill(fused, parts, entry, like.config)
             state[ours] = fused
         for part in parts:
-            if state[ours].data_ptr() != part.data_ptr():
+            if mapped and state[ours].data_ptr() != part.data_ptr():
                 release(part)
     return state
+
+
+def _fill(fused: Tensor, parts: list[Tensor], entry: Entry, config: Config) -> None:
+    """Copy a file's tensors, one or several, into the one of ours that they make."""
+    if not entry.interleaved:
+        for room, part in zip(fused.split(rows(entry, fused, config)), parts, strict=True):
+            room.copy_(part)
+        return
+    if len(parts) == 1:
+        parts = list(parts[0].split(stacked(config)))
+    queries, keys, values = fused.split(stacked(config))
+    copy_half_split(queries, parts[0], config.n_heads, rotated(config))
+    copy_half_split(keys, parts[1], config.n_kv_heads, rotated(config))
+    values.copy_(parts[2])
 
 
 def _own_precision(tensors: dict[str, Tensor]) -> torch.dtype | None:
@@ -82,9 +99,16 @@ def _own_precision(tensors: dict[str, Tensor]) -> torch.dtype | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _equal(left: Tensor, right: Tensor) -> bool:
-    if left.shape != right.shape or left.dtype != right.dtype:
+def equal(dropped: Tensor, kept: Tensor) -> bool:
+    """Whether two tensors of a file hold the same numbers in the same precision, so that one of them can go.
+
+    The pages of `dropped` are given back, those of `kept` are not: memory that is no file's would come back empty.
+    """
+    if dropped.shape != kept.shape or dropped.dtype != kept.dtype:
         return False
-    same = torch.equal(left, right)
-    release(right)
+    if dropped.data_ptr() == kept.data_ptr():
+        return dropped.stride() == kept.stride()
+    same = torch.equal(dropped, kept)
+    if same:
+        release(dropped)
     return same

@@ -1,0 +1,64 @@
+"""What an opened checkpoint is, and the last steps that all layouts share on the way to one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.config import Config
+from ..model.transformer import Transformer
+from .errors import CheckpointError
+from .names import Layout, check_layers
+from .outline import outline
+from .reading import read
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds. `transformer` is in eval mode (no dropout).
+
+    `source` is the path the weights came from. A tokenizer may lie in `folder`, or be the one file `tokenizer_file`; a
+    .gguf file has neither, its `gguf_metadata` holds it. `generation` are the checkpoint's own settings for generating
+    text, spelled as in Hugging Face's files: end-of-text ids (one, or a list), sampling.
+    """
+
+    config: Config
+    transformer: Transformer
+    source: str
+    folder: Path | None = None
+    gguf_metadata: Mapping[str, Any] | None = None
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer_file: Path | None = None
+
+
+def assemble(
+    layout: Layout,
+    tensors: dict[str, Tensor],
+    config: Config,
+    dtype: torch.dtype | None,
+    device: torch.device | str,
+    mapped: bool = True,
+) -> Transformer:
+    """The transformer of a config with a file's tensors (under their plain names), checked against each other first.
+
+    `mapped`: the tensors are pages of a file, not memory of this process. Raises CheckpointError where they do not fit.
+    """
+    check_layers(layout, tensors, config)
+    transformer = outline(config)
+    transformer.load_state_dict(read(layout, tensors, transformer, dtype, device, mapped), assign=True)
+    return transformer
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Says which file a Config that cannot be built comes from."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
