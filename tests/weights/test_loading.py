@@ -114,6 +114,20 @@ def test_weights_are_views_of_the_mapped_file(folder):
     assert transformer.blocks[0].attention.qkv.weight.stride() == (1, 24)
 
 
+def test_ckpt_2_both_copies_where_the_file_cannot_be_mapped(tmp_path):
+    """A header of odd length: the weights are copied out, and dropping one copy leaves the other as it was."""
+    torch.manual_seed(1)
+    hf = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_positions=8, n_embd=64, n_layer=1, n_head=2, **ENDS)).eval()
+    hf.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    embedding = hf.transformer.wte.weight.detach()
+    save_file({**load_file(file), "lm_head.weight": embedding.clone()}, file)
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    file.write_bytes((length + 1).to_bytes(8, "little") + data[8 : 8 + length] + b" " + data[8 + length :])
+    assert torch.equal(load_checkpoint(tmp_path).transformer.embed.token.weight, embedding)
+
+
 def test_training_never_reaches_the_file(folder):
     before = (folder / "model.safetensors").read_bytes()
     transformer = load_checkpoint(folder).transformer

@@ -1,42 +1,25 @@
 """Opening a checkpoint: files in, a transformer out."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..model.config import Config
-from ..model.transformer import Transformer
 from . import gguf_llama, gpt2, llama
+from .checkpoint import Checkpoint, assemble, naming
 from .errors import CheckpointError
 from .files import check_downloaded, check_regular, file_in, parse_json, shown
 from .gguf_file import read_gguf
 from .known import locate
 from .names import Layout, check_layers, clean
 from .outline import outline
-from .reading import precision, read, tie
+from .pickled_folder import holds_pickles, open_pickled
+from .reading import precision, tie
 from .safetensors_file import open_safetensors
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a checkpoint holds. `transformer` is in eval mode (no dropout).
-
-    `source` is the path the weights came from. `folder` is where a tokenizer may lie beside them (None for a .gguf
-    file, whose `gguf_metadata` holds it). `generation` are the checkpoint's own settings for generating text, spelled
-    as in its files: end-of-text ids (one, or a list), sampling.
-    """
-
-    config: Config
-    transformer: Transformer
-    source: str
-    folder: Path | None = None
-    gguf_metadata: Mapping[str, Any] | None = None
-    generation: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,19 +63,18 @@ def _from_folder(folder: Path, device: torch.device | str, dtype: torch.dtype | 
         found = shown(sorted(each.name for each in folder.iterdir()), most=10) or "nothing"
         raise CheckpointError(f"{folder}: expected a config.json in this folder, found {found}")
     family = _family(values, folder)
-    with _named(folder / "config.json"):
+    with naming(folder / "config.json"):
         config, generation = family.read_config(values, str(folder / "config.json"))
-    tensors = tie(family.layout, clean(family.layout, open_safetensors(folder)), config)
-    check_layers(family.layout, tensors, config)
-    transformer = outline(config)
-    transformer.load_state_dict(read(family.layout, tensors, transformer, dtype, device), assign=True)
+    found, mapped = open_pickled(folder) if holds_pickles(folder) else (open_safetensors(folder), True)
+    tensors = tie(family.layout, clean(family.layout, found), config)
+    transformer = assemble(family.layout, tensors, config, dtype, device, mapped)
     generation |= _json(folder, "generation_config.json") or {}
     return Checkpoint(config, transformer, str(folder), folder=folder, generation=generation)
 
 
 def _from_gguf(path: Path, device: torch.device | str, dtype: torch.dtype | None) -> Checkpoint:
     gguf = read_gguf(path)
-    with _named(path):
+    with naming(path):
         config = gguf_llama.read_config(gguf)
     check_layers(gguf_llama.LAYOUT, gguf.tensors, config)
     transformer = outline(config)
@@ -100,17 +82,6 @@ def _from_gguf(path: Path, device: torch.device | str, dtype: torch.dtype | None
     transformer.load_state_dict(state, assign=True)
     generation = gguf_llama.generation(gguf)
     return Checkpoint(config, transformer, str(path), gguf_metadata=gguf.metadata, generation=generation)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Says which file a Config that cannot be built comes from."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _family(values: Mapping[str, Any], folder: Path) -> Family:

@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .errors import CheckpointError
-from .files import check_downloaded, check_regular, file_in, parse_json, shown, sync_folder
-from .safetensors_header import DTYPES, MAX_HEADER, Header, read_header
+from .files import file_in, shown, sync_folder
+from .index import check_index, read_index
+from .safetensors_header import DTYPES, Header, read_header
 from .sharing import sharing
 
 ONE_FILE = "model.safetensors"
@@ -75,44 +76,10 @@ def open_safetensors(path: str | os.PathLike[str]) -> Safetensors:
 
 
 def _headers_of_shards(index: Path) -> dict[Path, Header]:
-    weight_map = _weight_map(index)
-    shards = {name: file_in(index.parent, name) for name in sorted(set(weight_map.values()))}
-    missing = [name for name, path in shards.items() if not path.exists()]
-    if missing:
-        raise CheckpointError(
-            f"{index}: {len(missing)} of its {len(shards)} files are missing from the folder: "
-            f"{shown(missing, most=20)}. Download them"
-        )
-    headers = {name: read_header(path) for name, path in shards.items()}
-    absent = [f"{weight} in {name}" for weight, name in weight_map.items() if weight not in headers[name].entries]
-    extra = [
-        f"{weight} in {name}"
-        for name, header in headers.items()
-        for weight in header.entries
-        if weight_map.get(weight) != name
-    ]
-    if absent or extra:
-        parts = [f"names weights that are not there: {shown(absent)}"] if absent else []
-        parts += [f"does not name weights that are there: {shown(extra)}"] if extra else []
-        raise CheckpointError(f"{index}: {' and '.join(parts)}. Index and files are not of one checkpoint: download it")
-    return {shards[name]: header for name, header in headers.items()}
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    """weight -> file, as the index states it; no file name in it has been checked."""
-    check_regular(index)
-    with index.open("rb") as file:
-        data = file.read(MAX_HEADER + 1)
-    check_downloaded(index, data)
-    if len(data) > MAX_HEADER:
-        raise CheckpointError(f"{index}: expected an index of at most {MAX_HEADER} bytes. Check what this file is")
-    weight_map = parse_json(data, index, "the index").get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index}: expected a weight_map of names to files, got {shown([weight_map])}")
-    wrong = [value for value in weight_map.values() if not isinstance(value, str)]
-    if wrong:
-        raise CheckpointError(f"{index}: expected file names in its weight_map, got {shown(wrong)}")
-    return weight_map
+    weight_map, files = read_index(index)
+    headers = {name: read_header(path) for name, path in files.items()}
+    check_index(index, weight_map, {name: header.entries for name, header in headers.items()})
+    return {files[name]: header for name, header in headers.items()}
 
 
 def save_safetensors(
