@@ -8,7 +8,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from ..model.config import Config, RMSNorm, SwiGLU
@@ -18,15 +18,17 @@ from .errors import CheckpointError
 from .fields import Fields
 from .gguf_file import GGUF, GGUFTensor
 from .names import TOKENS, UNEMBED, Entry, Layout, clean, plan, rows
+from .order import Order, neighbours
 
 ROPE_FACTORS = "rope_freqs.weight"
 _OTHERS = ("general.", "tokenizer.", "quantize.", "split.")  # about the file, the text, how it was quantized
 
 
-def _both(ours: str, *theirs: str) -> tuple[Entry, Entry]:
+def _both(ours: str, *theirs: str, order: Order | None = None) -> tuple[Entry, Entry]:
     weights = tuple(f"blk.{{}}.{name}.weight" for name in theirs)
     biases = tuple(f"blk.{{}}.{name}.bias" for name in theirs)
-    return Entry(f"blocks.{{}}.{ours}.weight", weights), Entry(f"blocks.{{}}.{ours}.bias", biases)
+    ours = f"blocks.{{}}.{ours}"
+    return Entry(f"{ours}.weight", weights, order=order), Entry(f"{ours}.bias", biases, order=order)
 
 
 LAYOUT = Layout(
@@ -34,7 +36,7 @@ LAYOUT = Layout(
     (
         Entry(TOKENS, ("token_embd.weight",)),
         *_both("attention.norm", "attn_norm"),
-        *_both("attention.qkv", "attn_q", "attn_k", "attn_v"),
+        *_both("attention.qkv", "attn_q", "attn_k", "attn_v", order=neighbours),
         *_both("attention.out", "attn_output"),
         *_both("ffn.norm", "ffn_norm"),
         *_both("ffn.gate", "ffn_gate"),
@@ -101,24 +103,23 @@ def read(gguf: GGUF, like: Transformer, dtype: torch.dtype, device: torch.device
     def fill(ours: str) -> Tensor:
         entry, _ = LAYOUT.of(ours)
         weight = torch.empty(wanted[ours].shape, dtype=dtype)
-        heads = (like.config.n_heads, like.config.n_kv_heads, 0) if len(entry.theirs) == 3 else (0,)
-        for room, name, n in zip(weight.split(rows(entry, weight, like.config)), made[ours], heads, strict=True):
-            _half_split(tensors[name], n).read(dtype, out=room)
+        counts = rows(entry, weight, like.config)
+        orders = entry.orders(counts, like.config)
+        for room, name, order in zip(weight.split(counts), made[ours], orders, strict=True):
+            _reordered(tensors[name], order).read(dtype, out=room)
         return weight.to(device)
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(made, pool.map(fill, made), strict=True))
 
 
-def _half_split(tensor: GGUFTensor, heads: int) -> GGUFTensor:
-    """A query's or key's tensor with each head's rows 0, 2, 4, ... before its rows 1, 3, 5, ...; others as they are."""
-    if not heads:
+def _reordered(tensor: GGUFTensor, order: Int[Tensor, " rows"] | None) -> GGUFTensor:
+    """A tensor with its rows, still quantized, in our order."""
+    if order is None:
         return tensor
-    stored: UInt8[Tensor, "rows bytes"] = tensor.raw
-    if len(tensor.shape) == 1:  # a bias is one row, of F32
-        stored = stored.reshape(tensor.shape[0], -1)
-    pairs = stored.unflatten(0, (heads, -1, 2))
-    return GGUFTensor(tensor.name, tensor.type, tensor.shape, pairs.transpose(1, 2).reshape(tensor.raw.shape))
+    # a bias is one row of as many numbers, of F32
+    stored: UInt8[Tensor, "rows bytes"] = tensor.raw.reshape(tensor.shape[0], -1)
+    return GGUFTensor(tensor.name, tensor.type, tensor.shape, stored[order.argsort()].reshape(tensor.raw.shape))
 
 
 def _head_width(fields: Fields, width: int, heads: int) -> int:

@@ -6,18 +6,13 @@ Matrices are stored [in, out], the transpose of ours; c_attn holds queries, keys
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.config import Activation, Config, Dropout, Gelu, GeluTanh, Init, LayerNorm, Learned, Relu
+from ..model.config import Config, Dropout, Init, LayerNorm, Learned
+from .family import Family
 from .fields import Fields
-from .hf_config import take_common
-from .names import TOKENS, UNEMBED, Entry, Layout
+from .hf_config import activation_name, spread, take_activation, take_common
+from .names import TOKENS, UNEMBED, Entry, Layout, pair
 
 ARCHITECTURES = ("GPT2LMHeadModel", "GPT2Model")
-_ACTIVATIONS: Mapping[str, Activation] = {
-    "gelu_new": GeluTanh(),
-    "gelu_pytorch_tanh": GeluTanh(),
-    "gelu": Gelu(),
-    "relu": Relu(),
-}
 
 
 def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str, Any]]:
@@ -44,7 +39,7 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
         d_ff=fields.whole("n_inner", 4 * width),
         positions=Learned(),
         norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
-        activation=_activation(fields),
+        activation=take_activation(fields, "activation_function", "gelu_new"),
         tied=fields.flag("tie_word_embeddings", True),
         attention_scales=_scales(fields, layers, width / max(heads, 1)),
         dropout=Dropout(*(fields.number(f"{place}_pdrop", 0.1) for place in ("embd", "attn", "resid"))),
@@ -54,11 +49,39 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     return config, generation
 
 
-def _activation(fields: Fields) -> Activation:
-    name = fields.text("activation_function", "gelu_new")
-    if name not in _ACTIVATIONS:
-        raise fields.error(f"activation_function={name!r} is not known, only {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
+def write_config(config: Config) -> dict[str, Any]:
+    """The fields of config.json for a Config; the inverse of `read_config`."""
+    by_weight, by_layer = _scale_flags(config)
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": config.vocab_size,
+        "n_positions": config.context_length,
+        "n_ctx": config.context_length,
+        "n_layer": config.n_layers,
+        "n_embd": config.d_model,
+        "n_head": config.n_heads,
+        "n_inner": config.d_ff,
+        "layer_norm_epsilon": config.norm.eps,
+        "activation_function": activation_name(config.activation),
+        "tie_word_embeddings": config.tied,
+        "scale_attn_weights": by_weight,
+        "scale_attn_by_inverse_layer_idx": by_layer,
+        "embd_pdrop": config.dropout.embedding,
+        "attn_pdrop": config.dropout.attention,
+        "resid_pdrop": config.dropout.update,
+        "initializer_range": spread(config),
+    }
+
+
+def _scale_flags(config: Config) -> tuple[bool, bool]:
+    """scale_attn_weights and scale_attn_by_inverse_layer_idx, whichever give the config's scales; else the usual."""
+    wanted = [config.attention_scale(layer) for layer in range(config.n_layers)]
+    for by_weight in (True, False):
+        scale = config.d_head**-0.5 if by_weight else 1.0
+        for by_layer in (False, True):
+            if wanted == [scale / (layer + 1 if by_layer else 1) for layer in range(config.n_layers)]:
+                return by_weight, by_layer
+    return True, False
 
 
 def _scales(fields: Fields, layers: int, d_head: float) -> tuple[float, ...]:
@@ -68,25 +91,29 @@ def _scales(fields: Fields, layers: int, d_head: float) -> tuple[float, ...]:
     return () if scale != 1.0 else (1.0,)
 
 
-def _pair(ours: str, theirs: str, transposed: bool = False) -> tuple[Entry, Entry]:
-    return Entry(f"{ours}.weight", (f"{theirs}.weight",), transposed), Entry(f"{ours}.bias", (f"{theirs}.bias",))
-
-
 LAYOUT = Layout(
     "GPT-2",
     (
         Entry(TOKENS, ("wte.weight",)),
         Entry("embed.position.weight", ("wpe.weight",)),
-        *_pair("blocks.{}.attention.norm", "h.{}.ln_1"),
-        *_pair("blocks.{}.attention.qkv", "h.{}.attn.c_attn", transposed=True),
-        *_pair("blocks.{}.attention.out", "h.{}.attn.c_proj", transposed=True),
-        *_pair("blocks.{}.ffn.norm", "h.{}.ln_2"),
-        *_pair("blocks.{}.ffn.up", "h.{}.mlp.c_fc", transposed=True),
-        *_pair("blocks.{}.ffn.down", "h.{}.mlp.c_proj", transposed=True),
-        *_pair("final_norm", "ln_f"),
+        *pair("blocks.{}.attention.norm", "h.{}.ln_1"),
+        *pair("blocks.{}.attention.qkv", "h.{}.attn.c_attn", transposed=True),
+        *pair("blocks.{}.attention.out", "h.{}.attn.c_proj", transposed=True),
+        *pair("blocks.{}.ffn.norm", "h.{}.ln_2"),
+        *pair("blocks.{}.ffn.up", "h.{}.mlp.c_fc", transposed=True),
+        *pair("blocks.{}.ffn.down", "h.{}.mlp.c_proj", transposed=True),
+        *pair("final_norm", "ln_f"),
         Entry(UNEMBED, ("lm_head.weight",)),
     ),
     prefix="transformer.",
     bare=("lm_head.weight",),
     ignored=(r"h\.\d+\.attn\.(masked_)?bias",),
 )
+
+
+def layout(config: Config) -> Layout:
+    """The one table that there is."""
+    return LAYOUT
+
+
+FAMILY = Family("gpt2", ARCHITECTURES, read_config, write_config, layout)

@@ -1,8 +1,19 @@
 """What every config.json of Hugging Face holds beside the model's own numbers."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from ..model.config import Activation, Config, Gelu, GeluTanh, Init, Relu, SwiGLU
 from .fields import Fields
+
+# Plain activations under their names there; the first name of a record is the one that is written.
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": Gelu(),
+    "gelu_new": GeluTanh(),
+    "relu": Relu(),
+    "gelu_pytorch_tanh": GeluTanh(),
+    "gelu_fast": GeluTanh(),
+}
 
 # Settings of how text is generated; older files keep them in config.json. They go to the decoder, not to the model.
 _GENERATION = (
@@ -24,7 +35,7 @@ _BOOKKEEPING = (
 )  # fmt: skip
 
 
-def take_common(fields: Fields, architectures: tuple[str, ...]) -> dict[str, Any]:
+def take_common(fields: Fields, architectures: tuple[str, ...], encoder_decoder: bool = False) -> dict[str, Any]:
     """Take the fields that all families share; gives back those that belong to generation.
 
     Raises CheckpointError for an architecture outside `architectures` (a model with another head), and for fields
@@ -35,9 +46,30 @@ def take_common(fields: Fields, architectures: tuple[str, ...]) -> dict[str, Any
         if architecture not in architectures:
             raise fields.error(f"architecture {architecture!r} is not known, only {', '.join(architectures)}")
     fields.ignore("model_type", *_BOOKKEEPING)
-    for name in ("is_encoder_decoder", "tie_encoder_decoder", "add_cross_attention"):
+    fields.only("is_encoder_decoder", encoder_decoder)
+    for name in ("tie_encoder_decoder", "add_cross_attention"):
         fields.only(name, False)
     fields.only("pruned_heads", {})
     fields.only("cross_attention_hidden_size")
     fields.only("quantization_config")
     return fields.collect(*_GENERATION)
+
+
+def take_activation(fields: Fields, name: str, default: str) -> Activation:
+    """A plain activation. Raises CheckpointError for one that is not known, and for gated ones."""
+    named = fields.text(name, default)
+    if named not in _ACTIVATIONS:
+        raise fields.error(f"{name}={named!r} is not known, only {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[named]
+
+
+def activation_name(activation: Activation) -> str:
+    """The name that config.json has for an activation."""
+    if isinstance(activation, SwiGLU):
+        return "silu"
+    return next(name for name, record in _ACTIVATIONS.items() if record == activation)
+
+
+def spread(config: Config) -> float:
+    """initializer_range: the spread of fresh weights, for whoever trains the model on."""
+    return config.init.std if isinstance(config.init, Init) else Init().std

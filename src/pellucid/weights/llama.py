@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.config import Config, Dropout, Init, RMSNorm, SwiGLU
+from .family import Family
 from .fields import Fields
-from .hf_config import take_common
-from .names import TOKENS, UNEMBED, Entry, Layout
-from .rope_config import take_rotary
+from .hf_config import spread, take_common
+from .names import TOKENS, UNEMBED, Entry, Layout, pair
+from .rope_config import rope_fields, take_rotary
 
 ARCHITECTURES = ("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM")
 
@@ -54,9 +55,27 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     return config, generation
 
 
-def _both(ours: str, *theirs: str) -> tuple[Entry, Entry]:
-    weights = tuple(f"{name}.weight" for name in theirs)
-    return Entry(f"{ours}.weight", weights), Entry(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs))
+def write_config(config: Config) -> dict[str, Any]:
+    """The fields of config.json for a Config; the inverse of `read_config`."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.context_length,
+        "num_hidden_layers": config.n_layers,
+        "hidden_size": config.d_model,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.n_kv_heads,
+        "head_dim": config.d_head,
+        "intermediate_size": config.d_ff,
+        "hidden_act": "silu",
+        "rms_norm_eps": config.norm.eps,
+        "attention_bias": config.qkv_bias,
+        "mlp_bias": config.ffn_bias,
+        "tie_word_embeddings": config.tied,
+        "attention_dropout": config.dropout.attention,
+        "initializer_range": spread(config),
+        **rope_fields(config),
+    }
 
 
 _ATTENTION, _FFN = "layers.{}.self_attn", "layers.{}.mlp"
@@ -65,12 +84,12 @@ LAYOUT = Layout(
     (
         Entry(TOKENS, ("embed_tokens.weight",)),
         Entry("blocks.{}.attention.norm.weight", ("layers.{}.input_layernorm.weight",)),
-        *_both("blocks.{}.attention.qkv", *(f"{_ATTENTION}.{letter}_proj" for letter in "qkv")),
-        *_both("blocks.{}.attention.out", f"{_ATTENTION}.o_proj"),
+        *pair("blocks.{}.attention.qkv", *(f"{_ATTENTION}.{letter}_proj" for letter in "qkv")),
+        *pair("blocks.{}.attention.out", f"{_ATTENTION}.o_proj"),
         Entry("blocks.{}.ffn.norm.weight", ("layers.{}.post_attention_layernorm.weight",)),
-        *_both("blocks.{}.ffn.gate", f"{_FFN}.gate_proj"),
-        *_both("blocks.{}.ffn.up", f"{_FFN}.up_proj"),
-        *_both("blocks.{}.ffn.down", f"{_FFN}.down_proj"),
+        *pair("blocks.{}.ffn.gate", f"{_FFN}.gate_proj"),
+        *pair("blocks.{}.ffn.up", f"{_FFN}.up_proj"),
+        *pair("blocks.{}.ffn.down", f"{_FFN}.down_proj"),
         Entry("final_norm.weight", ("norm.weight",)),
         Entry(UNEMBED, ("lm_head.weight",)),
     ),
@@ -78,3 +97,11 @@ LAYOUT = Layout(
     bare=("lm_head.weight",),
     ignored=(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
 )
+
+
+def layout(config: Config) -> Layout:
+    """The one table that there is."""
+    return LAYOUT
+
+
+FAMILY = Family("llama", ARCHITECTURES, read_config, write_config, layout)

@@ -1,40 +1,25 @@
 """Opening a checkpoint: files in, a transformer out."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..model.config import Config
-from . import gguf_llama, gpt2, llama
+from . import gguf_llama
 from .checkpoint import Checkpoint, assemble, naming
 from .errors import CheckpointError
+from .families import FAMILIES
+from .family import Family
 from .files import check_downloaded, check_regular, file_in, parse_json, shown
 from .gguf_file import read_gguf
 from .known import locate
-from .names import Layout, check_layers, clean
+from .names import check_layers, clean
 from .outline import outline
 from .pickled_folder import holds_pickles, open_pickled
 from .reading import precision, tie
 from .safetensors_file import open_safetensors
-
-
-@dataclass(frozen=True)
-class Family:
-    """How a model_type of config.json is read."""
-
-    read_config: Callable[[Mapping[str, Any], str], tuple[Config, dict[str, Any]]]
-    layout: Layout
-    architectures: tuple[str, ...]
-
-
-FAMILIES = {
-    "gpt2": Family(gpt2.read_config, gpt2.LAYOUT, gpt2.ARCHITECTURES),
-    "llama": Family(llama.read_config, llama.LAYOUT, llama.ARCHITECTURES),
-}
 
 
 def load_checkpoint(
@@ -66,8 +51,11 @@ def _from_folder(folder: Path, device: torch.device | str, dtype: torch.dtype | 
     with naming(folder / "config.json"):
         config, generation = family.read_config(values, str(folder / "config.json"))
     found, mapped = open_pickled(folder) if holds_pickles(folder) else (open_safetensors(folder), True)
-    tensors = tie(family.layout, clean(family.layout, found), config)
-    transformer = assemble(family.layout, tensors, config, dtype, device, mapped)
+    layout = family.layout(config)
+    tensors = tie(layout, clean(layout, found), config)
+    with naming(folder / "config.json"):
+        config = family.settle(config, tensors)
+    transformer = assemble(layout, tensors, config, dtype, device, mapped)
     generation |= _json(folder, "generation_config.json") or {}
     return Checkpoint(config, transformer, str(folder), folder=folder, generation=generation)
 

@@ -1,8 +1,8 @@
 """Names of weights: one table for each layout on disk, read in both directions.
 
 A table says which of the file's tensors make one of ours, with {} for the layer. Ours are [out, in]; a file's tensor
-may be [in, out] (`transposed`), and several of a file's may be stacked along the rows of one of ours (queries, keys and
-values).
+may be [in, out] (`transposed`), several of a file's may be stacked along the rows of one of ours (queries, keys and
+values), and their rows may stand in another order (order.py).
 """
 
 import re
@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from ..model.config import Config
-from ..model.rotary import Rotary
 from ..model.transformer import Transformer
 from .errors import CheckpointError
 from .files import shown
-from .rotation import interleaved
+from .order import Order, neighbours
 
 TOKENS = "embed.token.weight"
 UNEMBED = "unembed.weight"
+ENCODER = "encoder."  # before the names of an encoder's weights, which go by its own config
 _T = TypeVar("_T")
 _WRAPPERS = ("_orig_mod.", "module.")  # torch.compile's and DistributedDataParallel's
 
@@ -36,23 +35,58 @@ class Shaped(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One of our tensors, and the file's that hold it: one, or queries, keys and values to be stacked.
+    """One of our tensors, and the file's that hold it: one, or several to be stacked (queries, keys and values; or keys
+    and values).
 
-    `interleaved`: the file's queries and keys pair neighbours for rotation (rotation.py).
+    `order` says how the file's rows stand (`interleaved` is short for neighbours). `row`: a vector that the file keeps
+    as the one row of a matrix.
     """
 
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
     interleaved: bool = False
+    order: Order | None = None
+    row: bool = False
+
+    def seen(self, theirs: Tensor) -> Tensor:
+        """A file's tensor, turned as ours are; a view."""
+        return theirs.T if self.transposed else theirs[0] if self.row else theirs
+
+    def stored(self, ours: Tensor) -> Tensor:
+        """The inverse of `seen`."""
+        return ours.T if self.transposed else ours[None] if self.row else ours
+
+    def stored_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of `stored`."""
+        return ours[::-1] if self.transposed else (1, *ours) if self.row else ours
+
+    def orders(self, rows: Sequence[int], config: Config) -> list[Tensor | None]:
+        """For each of the file's tensors, of so many rows, which rows of its part of ours they are; None: the same."""
+        order = neighbours if self.interleaved else self.order
+        if order is None:
+            return [None] * len(rows)
+        parts = order(config).split(list(rows))
+        return [part - sum(rows[:i]) for i, part in enumerate(parts)]
+
+
+def pair(ours: str, *theirs: str, transposed: bool = False, order: Order | None = None) -> tuple[Entry, Entry]:
+    """The entries of a layer's weight and its bias."""
+    names = [tuple(f"{name}.{part}" for name in theirs) for part in ("weight", "bias")]
+    return (
+        Entry(f"{ours}.weight", names[0], transposed, order=order),
+        Entry(f"{ours}.bias", names[1], order=order),
+    )
 
 
 @dataclass(frozen=True)
 class Layout:
     """How a family's tensors are named on disk.
 
-    `prefix` stands before every name but `bare` ones when the whole model is saved, and may be absent. `ignored` are
-    patterns of buffers that follow from the config (a causal mask, rotary frequencies).
+    `prefix` stands before every name but those that begin with one of `bare` when the whole model is saved, and may be
+    absent. `ignored` are patterns of buffers that follow from the config (a causal mask, rotary frequencies), `renamed`
+    pairs of a pattern and what older files' names become. `copies` are names under which a file may hold the same
+    tensor again; saving writes the first.
     """
 
     name: str
@@ -60,6 +94,8 @@ class Layout:
     prefix: str = ""
     bare: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    copies: tuple[tuple[str, ...], ...] = ()
 
     def of(self, ours: str) -> tuple[Entry, tuple[str, ...]]:
         """The entry of one of our names, and the file's names with the layer filled in, without prefix."""
@@ -70,9 +106,13 @@ class Layout:
                 return entry, tuple(name.format(layer[1] if layer else "") for name in entry.theirs)
         raise CheckpointError(f"the {self.name} layout has no place for {ours}")
 
+    def has(self, ours: str) -> bool:
+        """Whether there is an entry for one of our names that no layer is in."""
+        return any(entry.ours == ours for entry in self.table)
+
     def full(self, name: str) -> str:
         """A file's name as the whole model's file has it."""
-        return name if name in self.bare else self.prefix + name
+        return name if name.startswith(self.bare) else self.prefix + name
 
 
 def clean(layout: Layout, tensors: Mapping[str, _T]) -> dict[str, _T]:
@@ -90,6 +130,8 @@ def clean(layout: Layout, tensors: Mapping[str, _T]) -> dict[str, _T]:
         name = name.removeprefix(layout.prefix)
         if any(re.fullmatch(pattern, name) for pattern in layout.ignored):
             continue
+        for old, new in layout.renamed:
+            name = re.sub(old, new, name)
         if name in plain:
             raise CheckpointError(f"two tensors of the checkpoint have one name, {name}: {origin[name]} and {stored}")
         plain[name], origin[name] = tensor, stored
@@ -98,10 +140,12 @@ def clean(layout: Layout, tensors: Mapping[str, _T]) -> dict[str, _T]:
 
 def check_layers(layout: Layout, tensors: Mapping[str, Shaped], config: Config) -> None:
     """Refuse a config of more layers than there are tensors, before anything is made for each of them."""
-    if config.n_layers > len(tensors):
+    encoder = vars(config).get("encoder")
+    layers = config.n_layers + (encoder.n_layers if encoder else 0)
+    if layers > len(tensors):
         raise CheckpointError(
             f"the checkpoint's tensors do not fit its config ({layout.name}); "
-            f"{config.n_layers} layers need more than its {len(tensors)} tensors"
+            f"{layers} layers need more than its {len(tensors)} tensors"
         )
 
 
@@ -120,7 +164,9 @@ def plan(layout: Layout, tensors: Mapping[str, Shaped], like: Transformer) -> di
         raise CheckpointError(f"the checkpoint's tensors do not fit its config ({layout.name}); {'; '.join(parts)}")
     wrong = []
     for ours, names in made.items():
-        for name, expected in zip(names, _stored_shapes(layout, ours, wanted[ours], like.config), strict=True):
+        entry, shape = layout.of(ours)[0], tuple(wanted[ours].shape)
+        for name, count in zip(names, rows(entry, wanted[ours], like.config), strict=True):
+            expected = entry.stored_shape((count, *shape[1:]))
             got = tuple(tensors[name].shape)
             if got != expected:
                 wrong.append(f"{name} must have shape {list(expected)}, got {list(got)}")
@@ -139,35 +185,23 @@ def write(layout: Layout, state: Mapping[str, Tensor], config: Config) -> dict[s
     tensors = {}
     for ours, tensor in state.items():
         entry, names = layout.of(ours)
-        if entry.interleaved:
-            queries, keys, values = tensor.split(stacked(config))
-            width = rotated(config)
-            queries, keys = interleaved(queries, config.n_heads, width), interleaved(keys, config.n_kv_heads, width)
-            tensor = torch.cat((queries, keys, values))
-        parts = tensor.split(rows(entry, tensor, config))
-        for name, part in zip(names, parts, strict=True):
-            tensors[layout.full(name)] = part.T if entry.transposed else part
+        counts = rows(entry, tensor, config)
+        orders = entry.orders(counts, part_of(config, ours))
+        for name, part, order in zip(names, tensor.split(counts), orders, strict=True):
+            tensors[layout.full(name)] = entry.stored(part if order is None else part[order.to(part.device)])
     return tensors
+
+
+def part_of(config: Config, ours: str) -> Config:
+    """The config that one of our tensors goes by: the encoder's own for the encoder's."""
+    encoder = vars(config).get("encoder")
+    return encoder if encoder is not None and ours.startswith(ENCODER) else config
 
 
 def rows(entry: Entry, tensor: Shaped, config: Config) -> list[int]:
     """How many rows of our tensor each of the file's holds."""
     if len(entry.theirs) == 1:
         return [tensor.shape[0]]
-    return stacked(config)
-
-
-def stacked(config: Config) -> list[int]:
-    """How many rows of the stacked matrix are queries, keys and values."""
-    return [heads * config.d_head for heads in (config.n_heads, config.n_kv_heads, config.n_kv_heads)]
-
-
-def rotated(config: Config) -> int:
-    """How many of a head's features are rotated."""
-    return config.positions.width(config.d_head) if isinstance(config.positions, Rotary) else 0
-
-
-def _stored_shapes(layout: Layout, ours: str, tensor: Tensor, config: Config) -> list[tuple[int, ...]]:
-    entry, _ = layout.of(ours)
-    shapes = [(count, *tensor.shape[1:]) for count in rows(entry, tensor, config)]
-    return [shape[::-1] if entry.transposed else shape for shape in shapes]
+    part = part_of(config, entry.ours)
+    keys = part.n_kv_heads * part.d_head
+    return [keys, keys] if len(entry.theirs) == 2 else [part.n_heads * part.d_head, keys, keys]

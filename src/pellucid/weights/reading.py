@@ -6,9 +6,8 @@ from torch import Tensor
 from ..model.config import Config
 from ..model.transformer import Transformer
 from .errors import CheckpointError
-from .names import TOKENS, UNEMBED, Entry, Layout, plan, rotated, rows, stacked
+from .names import TOKENS, UNEMBED, Layout, part_of, plan, rows
 from .release import release
-from .rotation import copy_half_split
 
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -22,20 +21,28 @@ def precision(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def tie(layout: Layout, tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
-    """Where the config ties the embedding and the unembedding, one tensor of them, whichever side the file holds.
+    """One tensor for each that the file may hold twice, whichever of them it holds.
 
-    Raises CheckpointError if the file holds both and they differ. Without tying the tensors stay as they are.
+    These are the layout's `copies`, and, where the config ties them, the embedding and the unembedding. Raises
+    CheckpointError if the file holds two that differ.
     """
-    (embedding,), (head,) = layout.of(TOKENS)[1], layout.of(UNEMBED)[1]
-    if not config.tied or head not in tensors:
+    for first, *others in layout.copies:
+        for other in others:
+            tensors = _without(tensors, first, other, f"{first} and {other} are one weight", "Download the file again")
+    if not config.tied or not layout.has(UNEMBED):
         return tensors
-    others = {name: tensor for name, tensor in tensors.items() if name != head}
-    if embedding in others and not equal(tensors[head], others[embedding]):
-        raise CheckpointError(
-            f"the config ties {embedding} and {head}, but the file's two copies differ: "
-            "set tie_word_embeddings to false in config.json if they are meant to"
-        )
-    return {embedding: tensors[head], **others}
+    (embedding,), (head,) = layout.of(TOKENS)[1], layout.of(UNEMBED)[1]
+    remedy = "set tie_word_embeddings to false in config.json if they are meant to"
+    return _without(tensors, embedding, head, f"the config ties {embedding} and {head}", remedy)
+
+
+def _without(tensors: dict[str, Tensor], kept: str, copy: str, why: str, remedy: str) -> dict[str, Tensor]:
+    if copy not in tensors:
+        return tensors
+    others = {name: tensor for name, tensor in tensors.items() if name != copy}
+    if kept in others and not equal(tensors[copy], others[kept]):
+        raise CheckpointError(f"{why}, but the file's two copies differ: {remedy}")
+    return {kept: tensors[copy], **others}
 
 
 def read(
@@ -63,31 +70,20 @@ def read(
     state = {}
     for ours, names in made.items():
         entry, _ = layout.of(ours)
-        parts = [tensors[name].T if entry.transposed else tensors[name] for name in names]
-        if len(parts) == 1 and not entry.interleaved:
+        parts = [entry.seen(tensors[name]) for name in names]
+        counts = rows(entry, wanted[ours], like.config)
+        orders = entry.orders(counts, part_of(like.config, ours))
+        if len(parts) == 1 and orders[0] is None:
             state[ours] = parts[0].to(device=device, dtype=dtype)
         else:
             fused = torch.empty(wanted[ours].shape, dtype=dtype, device=device)
-            _fill(fused, parts, entry, like.config)
+            for room, part, order in zip(fused.split(counts), parts, orders, strict=True):
+                room.copy_(part if order is None else part[order.argsort()])
             state[ours] = fused
         for part in parts:
             if mapped and state[ours].data_ptr() != part.data_ptr():
                 release(part)
     return state
-
-
-def _fill(fused: Tensor, parts: list[Tensor], entry: Entry, config: Config) -> None:
-    """Copy a file's tensors, one or several, into the one of ours that they make."""
-    if not entry.interleaved:
-        for room, part in zip(fused.split(rows(entry, fused, config)), parts, strict=True):
-            room.copy_(part)
-        return
-    if len(parts) == 1:
-        parts = list(parts[0].split(stacked(config)))
-    queries, keys, values = fused.split(stacked(config))
-    copy_half_split(queries, parts[0], config.n_heads, rotated(config))
-    copy_half_split(keys, parts[1], config.n_kv_heads, rotated(config))
-    values.copy_(parts[2])
 
 
 def _own_precision(tensors: dict[str, Tensor]) -> torch.dtype | None:
