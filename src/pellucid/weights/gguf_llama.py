@@ -18,30 +18,23 @@ from .errors import CheckpointError
 from .fields import Fields
 from .gguf_file import GGUF, GGUFTensor
 from .names import TOKENS, UNEMBED, Entry, Layout, clean, plan, rows
-from .order import Order, neighbours
+from .order import neighbours
 
 ROPE_FACTORS = "rope_freqs.weight"
 _OTHERS = ("general.", "tokenizer.", "quantize.", "split.")  # about the file, the text, how it was quantized
-
-
-def _both(ours: str, *theirs: str, order: Order | None = None) -> tuple[Entry, Entry]:
-    weights = tuple(f"blk.{{}}.{name}.weight" for name in theirs)
-    biases = tuple(f"blk.{{}}.{name}.bias" for name in theirs)
-    ours = f"blocks.{{}}.{ours}"
-    return Entry(f"{ours}.weight", weights, order=order), Entry(f"{ours}.bias", biases, order=order)
 
 
 LAYOUT = Layout(
     "GGUF llama",
     (
         Entry(TOKENS, ("token_embd.weight",)),
-        *_both("attention.norm", "attn_norm"),
-        *_both("attention.qkv", "attn_q", "attn_k", "attn_v", order=neighbours),
-        *_both("attention.out", "attn_output"),
-        *_both("ffn.norm", "ffn_norm"),
-        *_both("ffn.gate", "ffn_gate"),
-        *_both("ffn.up", "ffn_up"),
-        *_both("ffn.down", "ffn_down"),
+        Entry("blocks.{}.attention.norm", ("blk.{}.attn_norm",)),
+        Entry("blocks.{}.attention.qkv", tuple(f"blk.{{}}.attn_{letter}" for letter in "qkv"), order=neighbours),
+        Entry("blocks.{}.attention.out", ("blk.{}.attn_output",)),
+        Entry("blocks.{}.ffn.norm", ("blk.{}.ffn_norm",)),
+        Entry("blocks.{}.ffn.gate", ("blk.{}.ffn_gate",)),
+        Entry("blocks.{}.ffn.up", ("blk.{}.ffn_up",)),
+        Entry("blocks.{}.ffn.down", ("blk.{}.ffn_down",)),
         Entry("final_norm.weight", ("output_norm.weight",)),
         Entry(UNEMBED, ("output.weight",)),
     ),

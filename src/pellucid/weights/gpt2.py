@@ -10,7 +10,7 @@ from ..model.config import Config, Dropout, Init, LayerNorm, Learned
 from .family import Family
 from .fields import Fields
 from .hf_config import activation_name, spread, take_activation, take_common
-from .names import TOKENS, UNEMBED, Entry, Layout, pair
+from .names import TOKENS, UNEMBED, Entry, Layout
 
 ARCHITECTURES = ("GPT2LMHeadModel", "GPT2Model")
 
@@ -96,13 +96,13 @@ LAYOUT = Layout(
     (
         Entry(TOKENS, ("wte.weight",)),
         Entry("embed.position.weight", ("wpe.weight",)),
-        *pair("blocks.{}.attention.norm", "h.{}.ln_1"),
-        *pair("blocks.{}.attention.qkv", "h.{}.attn.c_attn", transposed=True),
-        *pair("blocks.{}.attention.out", "h.{}.attn.c_proj", transposed=True),
-        *pair("blocks.{}.ffn.norm", "h.{}.ln_2"),
-        *pair("blocks.{}.ffn.up", "h.{}.mlp.c_fc", transposed=True),
-        *pair("blocks.{}.ffn.down", "h.{}.mlp.c_proj", transposed=True),
-        *pair("final_norm", "ln_f"),
+        Entry("blocks.{}.attention.norm", ("h.{}.ln_1",)),
+        Entry("blocks.{}.attention.qkv", ("h.{}.attn.c_attn",), transposed=True),
+        Entry("blocks.{}.attention.out", ("h.{}.attn.c_proj",), transposed=True),
+        Entry("blocks.{}.ffn.norm", ("h.{}.ln_2",)),
+        Entry("blocks.{}.ffn.up", ("h.{}.mlp.c_fc",), transposed=True),
+        Entry("blocks.{}.ffn.down", ("h.{}.mlp.c_proj",), transposed=True),
+        Entry("final_norm", ("ln_f",)),
         Entry(UNEMBED, ("lm_head.weight",)),
     ),
     prefix="transformer.",

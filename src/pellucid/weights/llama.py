@@ -10,7 +10,7 @@ from ..model.config import Config, Dropout, Init, RMSNorm, SwiGLU
 from .family import Family
 from .fields import Fields
 from .hf_config import spread, take_common
-from .names import TOKENS, UNEMBED, Entry, Layout, pair
+from .names import TOKENS, UNEMBED, Entry, Layout
 from .rope_config import rope_fields, take_rotary
 
 ARCHITECTURES = ("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM")
@@ -84,12 +84,12 @@ LAYOUT = Layout(
     (
         Entry(TOKENS, ("embed_tokens.weight",)),
         Entry("blocks.{}.attention.norm.weight", ("layers.{}.input_layernorm.weight",)),
-        *pair("blocks.{}.attention.qkv", *(f"{_ATTENTION}.{letter}_proj" for letter in "qkv")),
-        *pair("blocks.{}.attention.out", f"{_ATTENTION}.o_proj"),
+        Entry("blocks.{}.attention.qkv", tuple(f"{_ATTENTION}.{letter}_proj" for letter in "qkv")),
+        Entry("blocks.{}.attention.out", (f"{_ATTENTION}.o_proj",)),
         Entry("blocks.{}.ffn.norm.weight", ("layers.{}.post_attention_layernorm.weight",)),
-        *pair("blocks.{}.ffn.gate", f"{_FFN}.gate_proj"),
-        *pair("blocks.{}.ffn.up", f"{_FFN}.up_proj"),
-        *pair("blocks.{}.ffn.down", f"{_FFN}.down_proj"),
+        Entry("blocks.{}.ffn.gate", (f"{_FFN}.gate_proj",)),
+        Entry("blocks.{}.ffn.up", (f"{_FFN}.up_proj",)),
+        Entry("blocks.{}.ffn.down", (f"{_FFN}.down_proj",)),
         Entry("final_norm.weight", ("norm.weight",)),
         Entry(UNEMBED, ("lm_head.weight",)),
     ),

@@ -36,7 +36,7 @@ class Shaped(Protocol):
 @dataclass(frozen=True)
 class Entry:
     """One of our tensors, and the file's that hold it: one, or several to be stacked (queries, keys and values; or keys
-    and values).
+    and values). Names without `.weight` or `.bias` stand for both.
 
     `order` says how the file's rows stand (`interleaved` is short for neighbours). `row`: a vector that the file keeps
     as the one row of a matrix.
@@ -51,15 +51,15 @@ class Entry:
 
     def seen(self, theirs: Tensor) -> Tensor:
         """A file's tensor, turned as ours are; a view."""
-        return theirs.T if self.transposed else theirs[0] if self.row else theirs
+        return theirs[0] if self.row else theirs.T if self.transposed and theirs.ndim == 2 else theirs
 
     def stored(self, ours: Tensor) -> Tensor:
         """The inverse of `seen`."""
-        return ours.T if self.transposed else ours[None] if self.row else ours
+        return ours[None] if self.row else ours.T if self.transposed and ours.ndim == 2 else ours
 
     def stored_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of `stored`."""
-        return ours[::-1] if self.transposed else (1, *ours) if self.row else ours
+        return (1, *ours) if self.row else ours[::-1] if self.transposed else ours
 
     def orders(self, rows: Sequence[int], config: Config) -> list[Tensor | None]:
         """For each of the file's tensors, of so many rows, which rows of its part of ours they are; None: the same."""
@@ -68,15 +68,6 @@ class Entry:
             return [None] * len(rows)
         parts = order(config).split(list(rows))
         return [part - sum(rows[:i]) for i, part in enumerate(parts)]
-
-
-def pair(ours: str, *theirs: str, transposed: bool = False, order: Order | None = None) -> tuple[Entry, Entry]:
-    """The entries of a layer's weight and its bias."""
-    names = [tuple(f"{name}.{part}" for name in theirs) for part in ("weight", "bias")]
-    return (
-        Entry(f"{ours}.weight", names[0], transposed, order=order),
-        Entry(f"{ours}.bias", names[1], order=order),
-    )
 
 
 @dataclass(frozen=True)
@@ -101,9 +92,11 @@ class Layout:
         """The entry of one of our names, and the file's names with the layer filled in, without prefix."""
         layer = re.search(r"\.(\d+)\.", ours)
         pattern = ours if layer is None else ours.replace(layer[0], ".{}.", 1)
+        stem, _, part = pattern.rpartition(".")
         for entry in self.table:
-            if entry.ours == pattern:
-                return entry, tuple(name.format(layer[1] if layer else "") for name in entry.theirs)
+            if entry.ours in (pattern, stem):
+                ending = f".{part}" if entry.ours == stem else ""
+                return entry, tuple(name.format(layer[1] if layer else "") + ending for name in entry.theirs)
         raise CheckpointError(f"the {self.name} layout has no place for {ours}")
 
     def has(self, ours: str) -> bool:
