@@ -205,7 +205,7 @@ def test_eos_as_the_file_says(tiny_metadata):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("model", "llama", "'llama'.*gpt2"),
+        ("model", "t5", "'t5'.*gpt2.*llama.*bert"),
         ("model", None, "expected a text, got nothing"),
         ("model", 3, "expected a text, got 3"),
         ("pre", "my-own", "'my-own'.*smollm"),

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from tokenizers import Encoding
-
 from .characters import sound
+from .coder import Coder, Encoded
 from .errors import TextError
 
 # Where people write freely. Text there may also not complete a control token together with the template's own, while a
@@ -124,28 +123,25 @@ def escaped(character: str) -> str:
     return json.dumps(character)[1:-1]
 
 
-def ids_of_disguised(
-    text: str, encoding: Encoding, controls: Mapping[int, str], restore: Callable[[str], str], plain: Callable
-) -> list[int]:
-    """The ids of a text with stand-ins, encoded with its control tokens found.
-
-    `controls` are their texts by id; `plain` gives the ids of a text in which none are looked for.
-    """
+def ids_of_disguised(text: str, encoded: Encoded, coder: Coder, restore: Callable[[str], str]) -> list[int]:
+    """The ids of a text with stand-ins, which was encoded with its control tokens found."""
     ids: list[int] = []
     piece: list[int] = []
     start = 0
-    for id, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
-        control = controls.get(id)
+    for id, (begin, end) in zip(*encoded, strict=True):
+        control = coder.controls.get(id)
         # An unknown character too has the id of a control token, but not its text. Blanks around may be taken in.
         if control is None or text[begin:end].strip() != control.strip():
             piece.append(id)
             continue
-        ids += [*plain_ids(text[start:begin], piece, restore, plain), id]
+        ids += [*plain_ids(text, slice(start, begin), piece, coder, restore), id]
         piece, start = [], end
-    return ids + plain_ids(text[start:], piece, restore, plain)
+    return ids + plain_ids(text, slice(start, None), piece, coder, restore)
 
 
-def plain_ids(text: str, ids: list[int], restore: Callable[[str], str], plain: Callable) -> list[int]:
+def plain_ids(text: str, place: slice, ids: list[int], coder: Coder, restore: Callable[[str], str]) -> list[int]:
     """The ids of a piece without control tokens: those at hand, unless stand-ins are in it."""
-    restored = restore(text)
-    return ids if restored == text else plain(restored)
+    restored = restore(text[place])
+    if restored == text[place]:
+        return ids
+    return coder.encode(restored, prefix=place.start == 0 or coder.prefix_each)[0]

@@ -21,41 +21,70 @@ class Decoder(ABC):
 
 @final
 class ByteDecoder(Decoder):
-    """For byte-level vocabularies. Bytes are held, not text that ends in U+FFFD: a token that is U+FFFD has ended."""
+    """For vocabularies whose tokens are bytes. Bytes are held, not text that ends in U+FFFD: a token that is U+FFFD has
+    ended.
 
-    def __init__(self, bytes_of: Callable[[int], bytes]):
-        self._bytes_of = bytes_of
+    `first` says what an id stands for where a text begins, and whether more of the text's beginning is to come.
+    """
+
+    def __init__(self, bytes_of: Callable[[int], bytes], first: Callable[[int], tuple[bytes, bool]] | None = None):
+        self._bytes_of, self._first = bytes_of, first
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = first is None
 
     def push(self, id: int, /) -> str:
-        return self._utf8.decode(self._bytes_of(id))
+        if self._begun or self._first is None:
+            return self._utf8.decode(self._bytes_of(id))
+        token, more = self._first(id)
+        self._begun = not more
+        return self._utf8.decode(token)
 
     def finish(self) -> str:
         rest = self._utf8.decode(b"", final=True)
         self._utf8.reset()
+        self._begun = self._first is None
         return rest
 
 
 @final
-class RereadingDecoder(Decoder):
-    """For vocabularies whose tokens read differently among others: all ids so far are decoded, and what the text grew
-    by is given, unless it ends in U+FFFD, which may be half a character."""
+class WordDecoder(Decoder):
+    """For vocabularies in which a token's text depends on whether it is the first: `text_of` gives it."""
+
+    def __init__(self, text_of: Callable[[int, bool], str], continued: bool):
+        self._text_of, self._continued = text_of, continued
+        self._first = not continued
+
+    def push(self, id: int, /) -> str:
+        text = self._text_of(id, self._first)
+        self._first = False
+        return text
+
+    def finish(self) -> str:
+        self._first = not self._continued
+        return ""
+
+
+@final
+class WindowDecoder(Decoder):
+    """For vocabularies whose tokens read differently beside others: each is decoded together with the one before, and
+    what the text grew by is given. Where it did not grow, both are kept for the next."""
 
     def __init__(self, decode: Callable[[list[int]], str]):
         self._decode = decode
-        self._ids: list[int] = []
+        self._window: list[int] = []
         self._given = ""
 
     def push(self, id: int, /) -> str:
-        ids = [*self._ids, id]
-        text = self._decode(ids)
-        self._ids = ids
-        if text.endswith("\ufffd") or not text.startswith(self._given):
+        text = self._decode([*self._window, id])
+        if not text.startswith(self._given):
+            self._window.append(id)
             return ""
-        new, self._given = text[len(self._given) :], text
+        new = text[len(self._given) :]
+        self._window = [id]
+        self._given = self._decode(self._window)
         return new
 
     def finish(self) -> str:
-        rest = self._decode(self._ids)[len(self._given) :]
-        self._ids, self._given = [], ""
+        rest = self._decode(self._window)[len(self._given) :] if self._window else ""
+        self._window, self._given = [], ""
         return rest

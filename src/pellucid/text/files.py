@@ -8,23 +8,31 @@ from .errors import TextError, one_line
 
 MOST_BYTES = 1 << 28  # the largest tokenizer.json in use has 35 million
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-GIT_LFS_POINTER = "version https://git-lfs"
+GIT_LFS_POINTER = b"version https://git-lfs"
 
 
-def read_text(path: Path) -> str:
-    """The text of a file. Raises TextError, also for the few lines that git-lfs leaves in a file's place."""
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file. Raises TextError, also for the few lines that git-lfs leaves in a file's place."""
     if not path.is_file():
         raise TextError(f"{path}: no such file" if not path.exists() else f"{path}: expected a file")
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
             raise TextError(f"{path}: {size} bytes are too many for a tokenizer's file, which has at most {MOST_BYTES}")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TextError(f"{path}: cannot be read as UTF-8 text: {one_line(error)}") from error
-    if text.startswith(GIT_LFS_POINTER):
+        content = path.read_bytes()
+    except OSError as error:
+        raise TextError(f"{path}: cannot be read: {one_line(error)}") from error
+    if content.startswith(GIT_LFS_POINTER):
         raise TextError(f"{path}: git-lfs pointer, file not downloaded: run `git lfs pull` or download the file again")
-    return text
+    return content
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, with one character for each end of a line. Raises TextError."""
+    try:
+        return read_bytes(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise TextError(f"{path}: cannot be read as UTF-8 text: {one_line(error)}") from error
 
 
 def parse_object(text: str, where: object) -> dict[str, object]:

@@ -1,31 +1,32 @@
 """Tokenizers from the files of a checkpoint folder."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, normalizers
+from tokenizers import normalizers
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer
 
 from .characters import BYTE_OF
+from .coder import Coder, LibraryCoder
 from .errors import TextError, one_line, raised_as_text_error, shown
 from .files import parse_object, read_object, read_text
-from .framing import Frame, framing
+from .framing import Frame, bert_frame, framed, framing
 from .library import add_tokens, byte_level_bpe, check_id, check_vocabulary, mark_as_control
+from .llama2c import BOS, EOS, read_llama2c
+from .named import control_texts, said_in, settings_of, tokens_of, usual_settings
+from .piece_coder import PieceCoder
 from .pretokenizers import pre_tokenizer, rule_named
-from .settings import Settings, flag, id_list
-from .template import ChatTemplate
+from .sentencepiece_file import ModelFile, read_sentencepiece
+from .settings import Settings, flag
+from .wordpiece import read_vocab_txt
 
 VOCAB_MERGES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+FORMS = "tokenizer.json, tokenizer.model, vocab.json and merges.txt, or vocab.txt"
 
-# What BOS and EOS are usually called, for files that do not say.
-USUAL_BOS = ("<|begin_of_text|>", "<|startoftext|>", "<s>", "<bos>", "<|endoftext|>")
-USUAL_EOS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>")
-
-Built = tuple[tokenizers.Tokenizer, Settings]
+Built = tuple[Coder, Settings]
 
 
 def read_folder(path: str | os.PathLike[str]) -> Built:
@@ -34,12 +35,50 @@ def read_folder(path: str | os.PathLike[str]) -> Built:
     if not folder.is_dir():
         raise TextError(f"{folder}: expected a folder with a tokenizer's files")
     config = read_object(folder / "tokenizer_config.json")
-    if (folder / "tokenizer.json").exists():
-        library, frame = read_library(read_text(folder / "tokenizer.json"), str(folder / "tokenizer.json"))
+    whole = folder / "tokenizer.json"
+    if whole.exists():
+        library, frame = read_library(read_text(whole), str(whole))
+    elif (folder / "tokenizer.model").exists():
+        return read_pieces(folder, config)
     else:
         library, frame = read_parts(folder, config), None
     add_tokens(library, tokens_of(folder, config), str(folder))
-    return library, settings_of(folder, config, library, frame)
+    mark_as_control(library, control_texts(said_in(folder, config)))
+    coder = LibraryCoder(library)
+    settings = settings_of(folder, config, coder)
+    return coder, framed(settings, flagged_frame(config, settings) if frame is None else frame)
+
+
+def read_pieces(folder: Path, config: dict[str, object]) -> Built:
+    """The tokenizer of a folder with tokenizer.model. BOS is put first unless the folder says otherwise, as Llama's
+    own readers do; the model itself does not say."""
+    file = read_sentencepiece(folder / "tokenizer.model")
+    model = file.model.with_tokens(tokens_of(folder, config), str(folder))
+    legacy = flag(config, "legacy", "tokenizer_config.json")
+    prefix = flag(config, "add_prefix_space", "tokenizer_config.json")
+    if prefix is not None:
+        model = replace(model, normalizer=replace(model.normalizer, prefix=prefix))
+    model = replace(model, prefix_each=legacy is not False)
+    coder = PieceCoder(model.with_controls(control_texts(said_in(folder, config))))
+    settings = settings_of(folder, config, coder, settings_in(file))
+    return coder, framed(settings, flagged_frame(config, settings, adds_bos=True))
+
+
+def read_piece_file(path: str | os.PathLike[str]) -> Built:
+    """The tokenizer of a SentencePiece model: see `Tokenizer.from_sentencepiece`."""
+    file = read_sentencepiece(Path(path))
+    settings = settings_in(file)
+    return PieceCoder(file.model), framed(settings, flagged_frame({}, settings, adds_bos=True))
+
+
+def settings_in(file: ModelFile) -> Settings:
+    ends = () if file.eos_id is None else (file.eos_id,)
+    return Settings(bos_id=file.bos_id, eos_ids=ends, pad_id=file.pad_id)
+
+
+def read_llama2c_file(path: str | os.PathLike[str]) -> Built:
+    """The tokenizer of a vocabulary file of llama2.c: see `Tokenizer.from_llama2c`."""
+    return PieceCoder(read_llama2c(Path(path))), Settings(bos_id=BOS, eos_ids=(EOS,), adds_bos=True)
 
 
 def read_json_tokenizer(path_or_text: str | os.PathLike[str]) -> Built:
@@ -48,13 +87,15 @@ def read_json_tokenizer(path_or_text: str | os.PathLike[str]) -> Built:
         library, frame = read_library(path_or_text, "tokenizer.json")
     else:
         library, frame = read_library(read_text(Path(path_or_text)), str(path_or_text))
-    return library, framed(usual_settings(library), frame)
+    coder = LibraryCoder(library)
+    return coder, framed(usual_settings(coder), frame)
 
 
 def read_vocab_merges(vocab: str | os.PathLike[str], merges: str | os.PathLike[str]) -> Built:
     """GPT-2's kind of tokenizer from its two files: see `Tokenizer.from_vocab_merges`."""
     library = bpe_from_files(Path(vocab), Path(merges), ByteLevel(add_prefix_space=False))
-    return library, usual_settings(library)
+    coder = LibraryCoder(library)
+    return coder, usual_settings(coder)
 
 
 def read_library(source: str, where: str) -> tuple[tokenizers.Tokenizer, Frame]:
@@ -75,8 +116,10 @@ def read_library(source: str, where: str) -> tuple[tokenizers.Tokenizer, Frame]:
 def read_parts(folder: Path, config: Mapping[str, object]) -> tokenizers.Tokenizer:
     """The tokenizer of a folder without tokenizer.json, whose class tells how text is cut into words."""
     pair = next((pair for pair in VOCAB_MERGES if all((folder / name).exists() for name in pair)), None)
+    if pair is None and (folder / "vocab.txt").exists():
+        return read_vocab_txt(folder, config)
     if pair is None:
-        raise TextError(f"{folder}: expected tokenizer.json, or vocab.json and merges.txt, but found none of them")
+        raise TextError(f"{folder}: expected {FORMS}, but found none of them")
     kind = str(config.get("tokenizer_class") or "GPT2Tokenizer").removesuffix("Fast")
     if kind not in ("GPT2Tokenizer", "Qwen2Tokenizer"):
         raise TextError(
@@ -110,98 +153,11 @@ def bpe_from_files(vocab: Path, merges: Path, rule: PreTokenizer) -> tokenizers.
     return library
 
 
-def tokens_of(folder: Path, config: Mapping[str, object]) -> dict[int, AddedToken]:
-    """The tokens, by id, that stand beside the vocabulary: in tokenizer_config.json and in added_tokens.json."""
-    tokens: dict[int, AddedToken] = {}
-    for text, id in read_object(folder / "added_tokens.json").items():
-        if not isinstance(id, int):
-            raise TextError(f"{folder / 'added_tokens.json'}: expected ids of tokens, got {one_line(id, 60)}")
-        tokens[id] = AddedToken(text, normalized=False)
-    listed = config.get("added_tokens_decoder") or {}
-    for id, entry in listed.items() if isinstance(listed, dict) else [("", listed)]:
-        if not id.isdecimal() or not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
-            raise TextError(f"tokenizer_config.json: added_tokens_decoder: cannot use {one_line({id: entry}, 80)}")
-        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        given = {key: bool(entry[key]) for key in flags if key in entry}
-        tokens[int(id)] = AddedToken(entry["content"], **given)
-    return tokens
-
-
-def settings_of(
-    folder: Path, config: dict[str, object], library: tokenizers.Tokenizer, frame: Frame | None
-) -> Settings:
-    """What the folder's files say of its tokenizer; what is usual, where none of them names a token.
-
-    `frame` is None where there is no tokenizer.json to say what is put around a text: then flags say it. (Where there
-    is one, Hugging Face too does not ask the flags.)
-    """
-    said = read_object(folder / "special_tokens_map.json") | config
-    texts = {name: token_text(said[name], name) for name in NAMES if said.get(name) is not None}
-    mark_as_control(library, [*texts.values(), *further_tokens(said)])
-    settings = usual_settings(library)
-    if not said.keys().isdisjoint(NAMES):
-        ids = {name: library.token_to_id(text) for name, text in texts.items()}
-        for name in ("bos_token", "eos_token"):
-            if name in ids and ids[name] is None:
-                raise TextError(f"{folder}: {name} is {shown(texts[name])}, which the vocabulary does not have")
-        settings = Settings(ids.get("bos_token"), id_list(ids.get("eos_token"), ""), ids.get("pad_token"))
-    settings = framed(settings, flagged_frame(config, settings) if frame is None else frame)
-    generation = folder / "generation_config.json"
-    ends = id_list(read_object(generation).get("eos_token_id"), f"{generation}: eos_token_id")
-    template = template_of(folder, config, texts)
-    return replace(settings, eos_ids=tuple(dict.fromkeys(settings.eos_ids + ends)), chat_template=template)
-
-
-def flagged_frame(config: Mapping[str, object], settings: Settings) -> Frame:
-    adds_bos, adds_eos = (flag(config, key, "tokenizer_config.json") for key in ("add_bos_token", "add_eos_token"))
+def flagged_frame(config: Mapping[str, object], settings: Settings, adds_bos: bool = False) -> Frame:
+    """What flags say is put around a text, where there is no tokenizer.json to say it. (Where there is one, Hugging
+    Face too does not ask the flags.) `adds_bos`: whether BOS is put first where they do not say."""
+    if settings.cls_id is not None and settings.sep_id is not None and settings.bos_id is None:
+        return bert_frame(settings.cls_id, settings.sep_id)
+    first, last = (flag(config, key, "tokenizer_config.json") for key in ("add_bos_token", "add_eos_token"))
     bos = () if settings.bos_id is None else (settings.bos_id,)
-    return bos if adds_bos else (), settings.eos_ids if adds_eos else ()
-
-
-def framed(settings: Settings, frame: Frame) -> Settings:
-    """The settings with the ids that a post-processor puts around a text; a BOS that it puts first is `adds_bos`."""
-    opening, closing = frame
-    adds_bos = settings.bos_id is not None and opening[:1] == (settings.bos_id,)
-    return replace(settings, adds_bos=adds_bos, opening=opening[adds_bos:], closing=closing)
-
-
-def usual_settings(library: tokenizers.Tokenizer) -> Settings:
-    """BOS and EOS by the names that they usually have."""
-    controls = {token.content: id for id, token in library.get_added_tokens_decoder().items() if token.special}
-    bos = [controls[text] for text in USUAL_BOS if text in controls]
-    eos = [controls[text] for text in USUAL_EOS if text in controls]
-    return Settings(bos_id=bos[0] if bos else None, eos_ids=tuple(eos[:1]))
-
-
-def token_text(value: object, name: str) -> str:
-    """A token as the files name it: its text, or an object with its text under "content"."""
-    text = value.get("content") if isinstance(value, dict) else value
-    if not isinstance(text, str):
-        raise TextError(f"{name}: expected the text of a token, got {one_line(value, 60)}")
-    return text
-
-
-def further_tokens(said: Mapping[str, object]) -> list[str]:
-    """The texts of control tokens without a task of their own."""
-    found = []
-    for name in ("additional_special_tokens", "extra_special_tokens"):
-        listed = said.get(name) or []
-        values = listed.values() if isinstance(listed, dict) else listed
-        if not isinstance(values, Iterable):
-            raise TextError(f"{name}: expected a list of tokens, got {one_line(values, 60)}")
-        found += [token_text(value, name) for value in values]
-    return found
-
-
-def template_of(folder: Path, config: Mapping[str, object], texts: Mapping[str, str]) -> ChatTemplate | None:
-    """The chat template: chat_template.jinja, or the entry of tokenizer_config.json, of several the default one."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        return ChatTemplate(read_text(path), texts)
-    source = config.get("chat_template")
-    if isinstance(source, list):
-        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
-        source = named.get("default")
-    if source is not None and not isinstance(source, str):
-        raise TextError(f"{folder}: chat_template: expected the text of a template, got {one_line(source, 60)}")
-    return None if source is None else ChatTemplate(source, texts)
+    return Frame(bos if (adds_bos if first is None else first) else (), settings.eos_ids if last else ())

@@ -103,16 +103,35 @@ def state_of(part: object) -> dict[str, object]:
     return {} if part is None else json.loads(part.__getstate__())  # type: ignore[attr-defined]
 
 
-def has_type(state: object, name: str) -> bool:
-    """Whether a part's JSON object, or one within it, is of this type."""
-    if isinstance(state, list):
-        return any(has_type(each, name) for each in state)
-    return isinstance(state, dict) and (state.get("type") == name or has_type(list(state.values()), name))
+def parts_of_type(state: object, name: str) -> list[dict]:
+    """A part's JSON object and those within it, as far as they are of this type."""
+    within = state if isinstance(state, list) else list(state.values()) if isinstance(state, dict) else []
+    found = [part for each in within for part in parts_of_type(each, name)]
+    return [state, *found] if isinstance(state, dict) and state.get("type") == name else found
 
 
 def is_byte_level(library: tokenizers.Tokenizer) -> bool:
     parts = (library.normalizer, library.pre_tokenizer, library.decoder)
-    return any(has_type(state_of(part), "ByteLevel") for part in parts)
+    return any(parts_of_type(state_of(part), "ByteLevel") for part in parts)
+
+
+def without_prefix(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A tokenizer that puts no blank before a text, for text that stands within another."""
+
+    def changed(state: object) -> object:
+        if isinstance(state, list):
+            return [changed(each) for each in state if not (isinstance(each, dict) and each.get("type") == "Prepend")]
+        if not isinstance(state, dict):
+            return state
+        changes = {"prepend_scheme": "never", "add_prefix_space": False}
+        return {key: changes.get(key, changed(value)) for key, value in state.items()}
+
+    state = json.loads(library.to_str())
+    for part in ("normalizer", "pre_tokenizer"):
+        state[part] = None if parts_of_type(state[part], "Prepend")[:1] == [state[part]] else changed(state[part])
+    inner = tokenizers.Tokenizer.from_str(json.dumps(state))
+    inner.encode_special_tokens = library.encode_special_tokens
+    return inner
 
 
 def absent_bytes(library: tokenizers.Tokenizer) -> bytes:

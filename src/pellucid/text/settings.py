@@ -12,16 +12,31 @@ class Settings:
     """The ids with a task, what is put around a text, and the chat template.
 
     `opening` and `closing` are the ids put before (after BOS, if that is added) and after every text, as BERT's [CLS]
-    and [SEP].
+    and [SEP]. `pair` says how two texts are joined, in order: (id, type of token), with None for the id of a text.
     """
 
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
+    cls_id: int | None = None
+    sep_id: int | None = None
+    mask_id: int | None = None
     adds_bos: bool = False
     opening: tuple[int, ...] = ()
     closing: tuple[int, ...] = ()
+    pair: tuple[tuple[int | None, int], ...] = ()
     chat_template: ChatTemplate | None = None
+
+    def opened(self, ids: list[int], bos: bool | None) -> list[int]:
+        """The ids with BOS before them, once, if it is wanted; None is the checkpoint's own setting."""
+        wanted, first = self.adds_bos if bos is None else bos, self.bos_id
+        if wanted and first is None and not self.opening:
+            raise TextError("this tokenizer has no token that begins a sequence: encode with bos=False")
+        return [first, *ids] if wanted and first is not None and ids[:1] != [first] else ids
+
+    def framed(self, ids: list[int], bos: bool | None) -> list[int]:
+        """The ids of a text with BOS, and with what is put around every text."""
+        return [*self.opened([*self.opening, *ids], bos), *self.closing]
 
 
 def id_list(value: object, where: str) -> tuple[int, ...]:

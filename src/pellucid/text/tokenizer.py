@@ -3,55 +3,48 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from operator import index
 from typing import Self
 
-import tokenizers
-
-from .characters import byte_level_bytes, check_writable, offsets_in, sound, visible
+from .characters import offsets_in, sound, visible
 from .chat import Controls, Disguise, ids_of_disguised
-from .decoder import ByteDecoder, Decoder, RereadingDecoder
-from .errors import TextError, one_line, raised_as_text_error, shown
-from .folder import read_folder, read_json_tokenizer, read_vocab_merges
+from .coder import Coder
+from .decoder import Decoder
+from .errors import TextError, one_line, shown
+from .folder import read_folder, read_json_tokenizer, read_llama2c_file, read_piece_file, read_vocab_merges
 from .gguf import read_metadata
-from .library import MOST_TOKENS, absent_bytes, is_byte_level, with_control_tokens, without_surroundings
+from .library import MOST_TOKENS
+from .normalizer import Offsets
 from .settings import Settings
+from .spelling import ByteLevel, Tokens
 from .template import ChatTemplate
-
-LONG = 1 << 16  # characters
-Offsets = list[tuple[int, int]]
 
 
 class Tokenizer:
     """A vocabulary and its rules, whatever kind of file they come from.
 
-    Text is untrusted: no text becomes a control token (BOS, EOS, <|im_start|>, ...) unless it is asked for. For
-    byte-level vocabularies `decode(encode(text))` is the text, byte for byte (in the normal form of the tokenizer's own
-    normalizer, if it has one); of other kinds the text is decoded by the library's rules for them.
+    Text is untrusted: no text becomes a control token (BOS, EOS, <|im_start|>, ...) unless it is asked for.
+
+    `decode(encode(text))` is the text, byte for byte, for byte-level vocabularies and for SentencePiece's with pieces
+    for bytes, in the normal form of the tokenizer's own normalizer if it has one. WordPiece, as BERT's, loses case,
+    accents and blanks; unknown characters of a vocabulary without bytes are lost.
 
     Surrogates, which a Python string may hold and UTF-8 may not, are treated alike everywhere: a pair is joined to its
     character, a lone one becomes U+FFFD. A tokenizer never changes, so that threads and copies share it.
     """
 
-    def __init__(self, library: tokenizers.Tokenizer, settings: Settings):
-        self._settings = settings
-        self._plain = without_surroundings(library)
-        self._finding = with_control_tokens(self._plain)
-        added = library.get_added_tokens_decoder()
-        self._added = {id: token.content for id, token in added.items()}
-        self._controls = {id: token.content for id, token in added.items() if token.special}
-        self._byte_level = is_byte_level(library)
-        self._absent = absent_bytes(library) if self._byte_level else b""
+    def __init__(self, coder: Coder, settings: Settings):
+        self._coder, self._settings = coder, settings
         self._bytes: dict[int, bytes] = {}
 
     # --- From files ---
 
     @classmethod
     def from_folder(cls, path: str | os.PathLike[str]) -> Self:
-        """The tokenizer of a checkpoint folder: tokenizer.json, else vocab.json and merges.txt. What the folder's
-        other files say is followed: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
-        chat_template.jinja, and the ids that end a text in generation_config.json. Raises TextError."""
+        """The tokenizer of a checkpoint folder: tokenizer.json, else tokenizer.model (SentencePiece), vocab.json and
+        merges.txt (GPT-2), or vocab.txt (BERT). What the folder's other files say is followed: tokenizer_config.json,
+        special_tokens_map.json, added_tokens.json, chat_template.jinja, and the ids that end a text in
+        generation_config.json. Raises TextError."""
         return cls(*read_folder(path))
 
     @classmethod
@@ -67,6 +60,17 @@ class Tokenizer:
         return cls(*read_vocab_merges(vocab, merges))
 
     @classmethod
+    def from_sentencepiece(cls, path: str | os.PathLike[str]) -> Self:
+        """The tokenizer of a SentencePiece model file (BPE or Unigram), such as tokenizer.model. Such a file does not
+        say whether BOS is put first: it is, if the vocabulary has one, as in Llama. Raises TextError."""
+        return cls(*read_piece_file(path))
+
+    @classmethod
+    def from_llama2c(cls, path: str | os.PathLike[str]) -> Self:
+        """The tokenizer of a vocabulary file of llama2.c, such as tok512.bin. Raises TextError."""
+        return cls(*read_llama2c_file(path))
+
+    @classmethod
     def from_gguf(cls, metadata: Mapping[str, object]) -> Self:
         """The tokenizer in a GGUF file's metadata, arrays as lists. Raises TextError, also for a kind of tokenizer
         (`tokenizer.ggml.model`, `tokenizer.ggml.pre`) that is not known."""
@@ -77,7 +81,7 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """How many ids have text. A model's output may have more rows: see `ids_without_text`."""
-        return self._plain.get_vocab_size()
+        return len(self._coder.vocabulary)
 
     @property
     def bos_id(self) -> int | None:
@@ -95,6 +99,21 @@ class Tokenizer:
         return self._settings.pad_id
 
     @property
+    def cls_id(self) -> int | None:
+        """The id of [CLS], which BERT's kind puts before a text."""
+        return self._settings.cls_id
+
+    @property
+    def sep_id(self) -> int | None:
+        """The id of [SEP], which BERT's kind puts after each text."""
+        return self._settings.sep_id
+
+    @property
+    def mask_id(self) -> int | None:
+        """The id of [MASK], which stands for a token that is to be filled in."""
+        return self._settings.mask_id
+
+    @property
     def adds_bos(self) -> bool:
         """Whether the checkpoint's own settings put BOS before a text."""
         return self._settings.adds_bos
@@ -102,7 +121,7 @@ class Tokenizer:
     @property
     def control_ids(self) -> frozenset[int]:
         """The ids of control tokens."""
-        return frozenset(self._controls)
+        return frozenset(self._coder.controls)
 
     @property
     def chat_template(self) -> ChatTemplate | None:
@@ -118,16 +137,24 @@ class Tokenizer:
         tokenizer has no BOS but opens with another token, as BERT's does with [CLS], `bos` changes nothing.
         Raises TextError for BOS where there is none, and for text that the vocabulary has no tokens for.
         """
-        text = self._checked(text)
-        if len(text) < LONG:
-            return self._framed(self._encoded(text, special)[0], bos)
-        # Takes half the time, but keeps no offsets.
-        with raised_as_text_error("this text"):
-            library = self._finding if special else self._plain
-            ids = library.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        if not special and not self._controls.keys().isdisjoint(ids):
-            ids = self._encoded(text, special)[0]
-        return self._framed(ids, bos)
+        return self._settings.framed(self._coder.ids(self._checked(text), special), bos)
+
+    def encode_pair(self, first: str, second: str, *, special: bool = False) -> tuple[list[int], list[int]]:
+        """The ids of two texts, joined as the tokenizer's own settings say, and the type of each token.
+
+        BERT's is [CLS] first [SEP] second [SEP], of type 1 from the second text on. `special` as in `encode`. Raises
+        TextError if the settings do not say how two texts are joined.
+        """
+        if not self._settings.pair:
+            raise TextError("this tokenizer does not say how two texts are joined: encode them one by one")
+        texts = iter([self._checked(first), self._checked(second)])
+        ids: list[int] = []
+        types: list[int] = []
+        for id, kind in self._settings.pair:
+            part = self._coder.ids(next(texts), special) if id is None else [id]
+            ids += part
+            types += [kind] * len(part)
+        return ids, types
 
     def encode_with_offsets(
         self, text: str, *, special: bool = False, bos: bool | None = None
@@ -137,8 +164,8 @@ class Tokenizer:
         Ids that share a character have it in all their offsets; ids put around the text have empty ones at its ends.
         """
         checked = self._checked(text)
-        body, offsets = self._encoded(checked, special)
-        ids = self._framed(body, bos)
+        body, offsets = self._coder.encode(checked, special)
+        ids = self._settings.framed(body, bos)
         after = len(self._settings.closing)
         before = [(0, 0)] * (len(ids) - len(body) - after)
         return ids, [*before, *offsets_in(text, offsets), *[(len(text), len(text))] * after]
@@ -158,16 +185,16 @@ class Tokenizer:
         hidden, names = disguise.hide(messages), disguise.hide(extra)
         text = self.chat_template.render(hidden, add_generation_prompt=add_generation_prompt, **names)
         self._checked(disguise.restore(text))
-        encoding = self._encoding(text, special=True)
-        ids = ids_of_disguised(text, encoding, self._controls, disguise.restore, self._plain_ids)
-        return self._opened(ids, None)
+        encoded = self._coder.encode(text, special=True)
+        return self._settings.opened(ids_of_disguised(text, encoded, self._coder, disguise.restore), None)
 
     def id_of(self, text: str) -> int:
-        """The id whose text this is, as " Paris". Raises TextError, with the pieces, if it takes several tokens."""
-        for id, control in self._controls.items():
-            if text == control:
-                return id
-        ids = self._encoded(self._checked(text), special=False)[0]
+        """The id whose text this is within a longer text, as " Paris" (of WordPiece "##ing" too). Raises TextError,
+        with the pieces, if it takes several tokens."""
+        named = self._coder.named(text)
+        if named is not None:
+            return named
+        ids = self._coder.encode(self._checked(text), prefix=False)[0]
         if len(ids) != 1:
             pieces = " ".join(map(repr, self.labels(ids))) or "nothing"
             raise TextError(f"expected the text of one token, but {shown(text)} is {len(ids)}: {pieces}")
@@ -175,39 +202,45 @@ class Tokenizer:
 
     # --- Ids to text ---
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], *, continued: bool = False) -> str:
         """The text of ids, control tokens written out; bytes that make no character become U+FFFD. Raises TextError
-        for an id without text, and names it."""
-        if self._byte_level:
-            return b"".join(map(self.bytes_of, ids)).decode("utf-8", "replace")
-        known = [self._known(id)[0] for id in ids]
-        with raised_as_text_error("these ids"):
-            return self._plain.decode(known, skip_special_tokens=False)
+        for an id without text, and names it.
 
-    def decoder(self) -> Decoder:
-        """A decoder for ids that come one by one."""
-        return ByteDecoder(self.bytes_of) if self._byte_level else RereadingDecoder(self.decode)
+        `continued`: the ids go on with a text, as those that a model generates after a prompt. Otherwise they begin
+        one, and the blank that SentencePiece puts before a text is left out. WordPiece's tokens are joined with blanks,
+        but for "##", and those before signs such as "." and "'s".
+        """
+        if isinstance(self._coder.spelling, ByteLevel):
+            return b"".join(map(self.bytes_of, ids)).decode("utf-8", "replace")
+        decoder = self.decoder(continued=continued)
+        return "".join([*map(decoder.push, ids), decoder.finish()])
+
+    def decoder(self, *, continued: bool = False) -> Decoder:
+        """A decoder for ids that come one by one; `continued` as in `decode`."""
+        return self._coder.spelling.decoder(self._tokens, continued)
 
     def bytes_of(self, id: int) -> bytes:
-        """The exact bytes of one token, for a control token those of its text. Raises TextError for an id without text.
+        """The exact bytes of one token, for a control token those of its text: what it adds to a text after others, for
+        WordPiece without the blank that may come before. Raises TextError for an id without text.
 
-        Of vocabularies that are not byte-level it is the token as the vocabulary writes it, as "##ing" or "▁the".
+        Of vocabularies of no known kind it is the token as the vocabulary writes it.
         """
         found = self._bytes.get(id)
         if found is None:
             known, token = self._known(id)
-            literal = known in self._added or not self._byte_level
-            found = self._bytes[known] = token.encode() if literal else byte_level_bytes(token)
+            literal = known in self._coder.added
+            found = self._bytes[known] = token.encode() if literal else self._coder.spelling.bytes_of(token)
         return found
 
     def labels(self, ids: Iterable[int]) -> list[str]:
         """One printable string for each token, for tables and pictures: blanks are visible ("␣Paris", "⏎"), parts of
-        characters are shown as bytes (<0xE2>), and an id without text as <id 50300>."""
-        return [visible(self.bytes_of(id)) if self.has_text(id) else f"<id {id}>" for id in ids]
+        characters are shown as bytes (<0xE2>), WordPiece as it is written ("##ing"), an id without text as <id 50300>.
+        """
+        return [self._label(id) if self.has_text(id) else f"<id {id}>" for id in ids]
 
     def has_text(self, id: int) -> bool:
         """Whether the vocabulary has a token with this id."""
-        return 0 <= id < MOST_TOKENS and self._plain.id_to_token(id) is not None
+        return 0 <= id < MOST_TOKENS and self._coder.token(id) is not None
 
     def ids_without_text(self, n_logits: int) -> list[int]:
         """The ids below `n_logits` that stand for nothing: rows that only fill up a model's output matrix."""
@@ -218,11 +251,19 @@ class Tokenizer:
 
     @cached_property
     def _ids(self) -> frozenset[int]:
-        return frozenset(self._plain.get_vocab().values())
+        return frozenset(self._coder.vocabulary.values())
 
     @cached_property
     def _control_texts(self) -> Controls:
-        return Controls(self._controls.values())
+        return Controls(self._coder.controls.values())
+
+    @cached_property
+    def _tokens(self) -> Tokens:
+        return Tokens(self.bytes_of, lambda id: self._known(id)[1], self._coder.controls)
+
+    def _label(self, id: int) -> str:
+        known, token = self._known(id)
+        return visible(token.encode()) if known in self._coder.added else self._coder.spelling.label(token)
 
     def _known(self, id: int) -> tuple[int, str]:
         """The id as a Python int and its token."""
@@ -230,7 +271,7 @@ class Tokenizer:
             known = index(id)
         except TypeError as error:
             raise TextError(f"expected token ids, got {one_line(id, 60)}") from error
-        token = self._plain.id_to_token(known) if 0 <= known < MOST_TOKENS else None
+        token = self._coder.token(known) if 0 <= known < MOST_TOKENS else None
         if token is None:
             raise TextError(f"id {known} has no text: this vocabulary has {self.vocab_size} tokens")
         return known, token
@@ -240,47 +281,8 @@ class Tokenizer:
         if not isinstance(text, str):
             raise TextError(f"expected a text, got {type(text).__name__}: {one_line(text, 60)}")
         text = sound(text)
-        check_writable(text, self._absent)
+        self._coder.check(text)
         return text
-
-    def _encoding(self, text: str, special: bool) -> tokenizers.Encoding:
-        with raised_as_text_error("this text"):
-            return (self._finding if special else self._plain).encode(text, add_special_tokens=False)
-
-    def _encoded(self, text: str, special: bool) -> tuple[list[int], Offsets]:
-        """Ids and their offsets, nothing put around them."""
-        encoding = self._encoding(text, special)
-        ids, offsets = encoding.ids, encoding.offsets
-        if special or self._controls.keys().isdisjoint(ids):
-            return ids, offsets
-        # Some models look whole words up, and so may find a control token that the library did not look for.
-        tokens = zip(ids, offsets, strict=True)
-        cuts = [
-            start + 1 for id, (start, end) in tokens if end - start > 1 and self._controls.get(id) == text[start:end]
-        ]
-        if not cuts:
-            return ids, offsets
-        ids, offsets = [], []
-        for start, end in pairwise([0, *cuts, len(text)]):
-            part, places = self._encoded(text[start:end], special)
-            ids += part
-            offsets += [(start + left, start + right) for left, right in places]
-        return ids, offsets
-
-    def _plain_ids(self, text: str) -> list[int]:
-        return self._encoded(text, special=False)[0]
-
-    def _opened(self, ids: list[int], bos: bool | None) -> list[int]:
-        """The ids with BOS before them, by the rule of `encode`."""
-        wanted, first = self.adds_bos if bos is None else bos, self.bos_id
-        if wanted and first is None and not self._settings.opening:
-            raise TextError("this tokenizer has no token that begins a sequence: encode with bos=False")
-        return [first, *ids] if wanted and first is not None and ids[:1] != [first] else ids
-
-    def _framed(self, ids: list[int], bos: bool | None) -> list[int]:
-        """The ids with BOS, and what the tokenizer's own settings put around a text."""
-        settings = self._settings
-        return [*self._opened([*settings.opening, *ids], bos), *settings.closing]
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocab_size} tokens, bos {self.bos_id}, eos {list(self.eos_ids)})"
@@ -289,8 +291,4 @@ class Tokenizer:
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return revived, (type(self), self._plain.to_str(), self._settings)
-
-
-def revived(kind: type[Tokenizer], source: str, settings: Settings) -> Tokenizer:
-    return kind(tokenizers.Tokenizer.from_str(source), settings)
+        return type(self), (self._coder, self._settings)
