@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .checks import one_of, positive, whole
+from .checks import at_least, one_of, positive, whole
 from .plain import from_plain, to_plain
 from .rotary import Rotary
 
@@ -210,6 +210,7 @@ class Config:
         self._fill_sizes()
         for name in ("vocab_size", "context_length", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_head", "d_ff"):
             whole(name, vars(self)[name])
+        at_least("n_token_types", self.n_token_types, 0)
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_heads must be a multiple of n_kv_heads, got {self.n_heads} and {self.n_kv_heads}")
         if isinstance(self.positions, Rotary):
@@ -227,8 +228,6 @@ class Config:
         self._check_encoder()
 
     def _check_heads(self) -> None:
-        if self.n_token_types:
-            whole("n_token_types", self.n_token_types)
         if self.next_sentence and not self.pooler:
             raise ValueError("next_sentence reads the pooler's output: it needs pooler=True")
         if isinstance(self.head, MaskedLanguage) and self.gated:

@@ -43,7 +43,7 @@ def from_plain(record: type[_T], data: Mapping[str, Any], where: str) -> _T:
 def _value(hint: Any, value: Any, where: str) -> Any:
     """A field's value, checked against its annotation."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) or _is_union(hint) else (hint,)
-    records = {option.__name__: option for option in options if is_dataclass(option)}
+    records: dict[str, Any] = {_named(option): option for option in options if is_dataclass(option)}
     if value is None and type(None) in options:
         return None
     if records and isinstance(value, Mapping):
@@ -55,9 +55,11 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
             item = typing.get_args(option)[0]
             return tuple(_value(item, one, f"{where}[{i}]") for i, one in enumerate(value))
+        if option is float and _fits(float, value):
+            return float(typing.cast(float, value))
         if typing.get_origin(option) is typing.Literal or _fits(option, value):
-            return float(value) if option is float else value
-    names = ", ".join(records) or " or ".join(getattr(option, "__name__", str(option)) for option in options)
+            return value
+    names = ", ".join(records) or " or ".join(_named(option) for option in options)
     raise ValueError(f"{where} must be {names}, got {value!r}")
 
 
@@ -71,3 +73,7 @@ def _fits(option: Any, value: Any) -> bool:
     if isinstance(value, bool):
         return option is bool
     return isinstance(value, (int, float) if option is float else option)
+
+
+def _named(option: Any) -> str:
+    return option.__name__ if isinstance(option, type) else str(option)

@@ -23,6 +23,11 @@ class Site:
     formula: str
     axes: tuple[str, ...]
 
+    @property
+    def layer(self) -> int | None:
+        """The layer in the name, if there is one; the last stream counts as a layer of its own."""
+        return next((int(part) for part in self.name.split(".") if part.isdigit()), None)
+
     def shape(self, config: Config, length: int, batch: int = 1, source: int | None = None) -> tuple[int, ...]:
         """The value's shape for a text of `length` tokens, and a `source` text of that many (else as many)."""
         source = length if source is None else source
@@ -43,9 +48,7 @@ class Site:
         }
         return tuple(sizes[axis] for axis in self.axes)
 
-    def bytes(
-        self, config: Config, length: int, batch: int = 1, itemsize: int = 4, source: int | None = None
-    ) -> int:
+    def bytes(self, config: Config, length: int, batch: int = 1, itemsize: int = 4, source: int | None = None) -> int:
         """What the value takes in memory, at `itemsize` bytes a number (4 in fp32)."""
         return prod(self.shape(config, length, batch, source)) * itemsize
 
@@ -80,7 +83,7 @@ def _sites(config: Config) -> Iterator[Site]:
             if isinstance(config.block, PostNorm):
                 name = f"{layer}.{part}.sum"
                 yield Site(name, "X + F(X)", entered, STREAM)
-                yield Site(f"{name}.scale", "1/sigma", _scale_formula(config, name), ("B", "T"))
+                yield Site(f"{name}.scale", "1/sigma", _scale_formula(config, "X + F(X)"), ("B", "T"))
                 entered = f"{type(config.norm).__name__}({name})"
     yield Site(f"{config.n_layers}.stream", f"X^({config.n_layers})", entered, STREAM)
     yield from _ending(config)
@@ -103,18 +106,18 @@ def _input(config: Config, name: str, state: str) -> Iterator[Site]:
     """What a sublayer reads of a state."""
     if isinstance(config.block, PostNorm):
         yield Site(f"{name}.input", "X", state, STREAM)
-    elif isinstance(config.block, Parallel) and config.block.norms == 1:
-        yield Site(f"{name}.input", f"{type(config.norm).__name__}(X)", f"{type(config.norm).__name__}({state})", STREAM)
-    else:
-        yield Site(f"{name}.input.scale", "1/sigma", _scale_formula(config, state), ("B", "T"))
-        yield Site(f"{name}.input", f"{type(config.norm).__name__}(X)", f"{type(config.norm).__name__}({state})", STREAM)
+        return
+    if not (isinstance(config.block, Parallel) and config.block.norms == 1):
+        yield Site(f"{name}.input.scale", "1/sigma", _scale_formula(config, "X"), ("B", "T"))
+    norm = type(config.norm).__name__
+    yield Site(f"{name}.input", f"{norm}(X)", f"{norm}({state})", STREAM)
 
 
 def _parallel(config: Config, layer: int) -> Iterator[Site]:
     """Attention and feed-forward layer that read the same state."""
     state = f"{layer}.stream"
     if isinstance(config.block, Parallel) and config.block.norms == 1:
-        yield Site(f"{layer}.norm.scale", "1/sigma", _scale_formula(config, state), ("B", "T"))
+        yield Site(f"{layer}.norm.scale", "1/sigma", _scale_formula(config, "X"), ("B", "T"))
     yield from _input(config, f"{layer}.attention", state)
     yield from _attention(config, layer, "attention")
     yield from _input(config, f"{layer}.ffn", state)

@@ -42,7 +42,7 @@ class Embedding(nn.Module):
         learned, types = isinstance(config.positions, Learned), config.n_token_types
         self.token = None if lent else nn.Embedding(config.vocab_size, config.d_model)
         self.position = nn.Embedding(config.context_length, config.d_model) if learned else None
-        self.type = nn.Embedding(types, config.d_model) if types else None
+        self.types = nn.Embedding(types, config.d_model) if types else None
         self.norm = Norm(config.norm, config.d_model) if config.embedding_norm else None
 
     @property
@@ -60,10 +60,10 @@ class Embedding(nn.Module):
         if self.sinusoid is not None:
             waves = sinusoid(self.sinusoid, here.place.positions, x.shape[-1], x.dtype)
             x = x + here.look(f"{self.name}.position", waves.expand_as(x))
-        if self.type is not None:
+        if self.types is not None:
             types = torch.zeros_like(ids) if types is None else types
-            check_ids(types, self.type.num_embeddings, "token types")
-            x = x + here.look(f"{self.name}.type", self.type(types))
+            check_ids(types, self.types.num_embeddings, "token types")
+            x = x + here.look(f"{self.name}.type", self.types(types))
         elif types is not None:
             raise ValueError("this model has no token types: leave them out")
         if self.norm is not None:
