@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from jaxtyping import install_import_hook
 
 import network
@@ -19,6 +19,8 @@ install_import_hook("pellucid", "checker.typechecker")
 settings.register_profile(
     "pellucid", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
+# For work on one test: fail at the first example found, without looking for a smaller one.
+settings.register_profile("first", settings.get_profile("pellucid"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("pellucid")
 
 # Tiny tensors lose by more threads where cores are busy, and one splits a sum in the same way on every machine.

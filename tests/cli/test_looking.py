@@ -24,9 +24,9 @@ def test_explain_says_what_the_oracle_says(oracle, ask):
     assert [row["probability"] for row in rows] == pytest.approx(chances.topk(3).values.tolist(), abs=1e-5)
     for ledger in found["ledger"].values():
         amounts = [entry["amount"] for entry in ledger["entries"]]
-        assert ledger["logit"] == pytest.approx(float(out.logits[0, -1].max()), abs=1e-4)
+        assert ledger["value"] == pytest.approx(float(out.logits[0, -1].max()), abs=1e-4)
         assert sum(amounts) == pytest.approx(ledger["sum"], abs=1e-9)
-        assert ledger["sum"] + ledger["remainder"] == pytest.approx(ledger["logit"], abs=1e-9)
+        assert ledger["sum"] + ledger["remainder"] == pytest.approx(ledger["value"], abs=1e-9)
         assert abs(ledger["remainder"]) < 1e-4
     assert len(found["lens"]["rows"]) == 4
 
@@ -50,7 +50,7 @@ def test_a_difference_of_two_tokens(oracle, ask):
         logits = model(torch.tensor([tokenizer.encode(PROMPT, add_special_tokens=False)])).logits[0]
     a, b = (tokenizer.encode(text, add_special_tokens=False)[0] for text in ("a", "b"))
     found = ask("explain", folder, PROMPT, "--token", "a", "--minus", "b", "--position", 0)
-    assert found["ledger"]["head"]["logit"] == pytest.approx(float(logits[0, a] - logits[0, b]), abs=1e-4)
+    assert found["ledger"]["head"]["value"] == pytest.approx(float(logits[0, a] - logits[0, b]), abs=1e-4)
     assert found["position"] == 0
 
 

@@ -140,7 +140,11 @@ def test_pos_1_a_batch_is_its_prompts_one_at_a_time(make, sampling):
 
 
 @settings(max_examples=15)
-@given(configs(), st.lists(st.lists(st.integers(0, 49), min_size=1, max_size=31), min_size=1, max_size=4), st.data())
+@given(
+    configs("decoder"),
+    st.lists(st.lists(st.integers(0, 49), min_size=1, max_size=31), min_size=1, max_size=4),
+    st.data(),
+)
 def test_a_batch_is_its_prompts_one_at_a_time(config, prompts, data):
     model = build(config)
     seeds = tuple(data.draw(st.integers(0, 2**63 - 1)) for _ in prompts)

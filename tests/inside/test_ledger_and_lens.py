@@ -5,25 +5,63 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pellucid.inside.errors import LedgerError
 from pellucid.inside.trace import trace
 from pellucid.model.config import Config, Init, LayerNorm, RMSNorm
-from tiny import VOCAB, build, configs, random_ids, tiny_gpt2
+from pellucid.model.layers import activate
+from tiny import VOCAB, build, configs, passed, random_ids, tiny_gpt2, traced
 
 
-@settings(max_examples=12)
+@settings(max_examples=40)
 @given(configs(), st.sampled_from(["sublayer", "head"]), st.integers(0, VOCAB - 1), st.integers(-5, 4))
-def test_the_ledger_adds_up_to_the_logit(config, by, token, position):
+def test_the_ledger_adds_up(config, by, token, position):
     ids = random_ids(2, 5)
     for dtype, bound in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
         model = build(config, dtype=dtype)
-        logits = model(ids)[1, position]
-        ledger = trace(model, ids).ledger(token, by=by, row=1, position=position)
-        scale = max(1.0, float(logits.abs().max()))
+        logits, found = passed(model, ids)[1, position], traced(model, ids)
+        along = found.states[-1][1, position].double() @ (probe := torch.randn(config.d_model, dtype=torch.float64))
+        anything = found.ledger(direction=probe, by=by, row=1, position=position)
+        scale = max(1.0, float(logits.abs().max()), float(along.abs()))
+        assert anything.value == pytest.approx(float(along), abs=bound * scale)
+        assert abs(anything.remainder) <= bound * scale
+        if model.head is not None:
+            with pytest.raises(LedgerError, match=r"direction=trace\.direction"):
+                found.ledger(token, by=by)
+            continue
+        ledger = found.ledger(token, by=by, row=1, position=position)
         assert ledger.value == pytest.approx(float(logits[token]), abs=bound * scale)
         assert abs(ledger.remainder) <= bound * scale
-        difference = trace(model, ids).ledger(token, minus=7, by=by, row=1, position=position)
+        difference = found.ledger(token, minus=7, by=by, row=1, position=position)
         assert difference.value == pytest.approx(float(logits[token] - logits[7]), abs=bound * scale)
         assert abs(difference.remainder) <= bound * scale
+
+
+@settings(max_examples=30)
+@given(configs(), st.integers(0, VOCAB - 1))
+def test_a_direction_accounts_for_the_logit_up_to_shifts_alone(config, token):
+    """Everything behind the final stream frozen, the logit is the direction's product and a constant of biases."""
+    model, ids = build(config), random_ids(2, 5)
+    found = traced(model, ids)
+    direction = found.direction(token, row=1)
+    state = found.states[-1][1, -1]
+    x = state if model.final_norm is None else model.final_norm(state[None, None])[0, 0]
+    shift = torch.zeros(config.d_model, dtype=torch.float64)
+    if model.final_norm is not None and model.final_norm.bias is not None:
+        shift = model.final_norm.bias
+    row, constant = model.W_U[token], 0.0
+    if model.head is not None:
+        z = x @ model.head.dense.weight.T + model.head.dense.bias
+        active = activate(config.activation, z)
+        ratio, scale = active / z, model.head.norm.scale(active[None, None])[0, 0]
+        row = row * model.head.norm.weight * scale
+        row = row if isinstance(config.norm, RMSNorm) else row - row.mean()
+        constant = 0.0 if model.head.norm.bias is None else model.head.norm.bias @ model.W_U[token]
+        constant = constant + (model.head.dense.bias * ratio) @ row
+        row = (row * ratio) @ model.head.dense.weight
+    if model.unembed.bias is not None:
+        constant = constant + model.unembed.bias[token]
+    expected = passed(model, ids)[1, -1, token] / config.logit_scale - constant - shift @ row
+    torch.testing.assert_close(direction @ state / config.logit_scale, expected, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm()])
@@ -69,7 +107,7 @@ def test_the_top_of_a_ledger_still_adds_up():
     assert min(sizes) >= sorted((abs(amount) for _, amount in ledger.entries), reverse=True)[3]
     assert len(ledger.top(100)) == len(ledger.entries)
     data = ledger.to_json()
-    assert data["sum"] + data["remainder"] == pytest.approx(data["logit"], abs=1e-12)
+    assert data["sum"] + data["remainder"] == pytest.approx(data["value"], abs=1e-12)
 
 
 def test_a_ledger_refuses_what_it_cannot_answer():
@@ -84,21 +122,24 @@ def test_a_ledger_refuses_what_it_cannot_answer():
         found.ledger(3).top(0)
 
 
-@settings(max_examples=12)
+@settings(max_examples=30)
 @given(configs())
 def test_the_lens_has_fresh_statistics_and_ends_in_the_models_own_distribution(config):
     model, ids = build(config), random_ids(1, 5)
-    found = trace(model, ids)
+    found = traced(model, ids)
     table = found.lens(token=9)
     assert len(table) == config.n_layers + 1
-    chances = model(ids)[0, -1].softmax(-1)
+    chances = passed(model, ids)[0, -1].softmax(-1)
     assert table.rows[-1][3] == float(chances.max())
     assert table.rows[-1][4] == float(chances[9])
     for depth, site, top, best, followed, rank, entropy in table:
-        assert site == f"{depth}.stream"
-        here = found[site][:, -1:]
-        logits = model.final_norm(here) @ model.W_U.T * config.logit_scale
-        expected = logits[0, 0].softmax(-1)
+        assert site == f"{model.prefix}{depth}.stream"
+        x = found[site][:, -1:]
+        x = x if model.final_norm is None else model.final_norm(x)
+        if model.head is not None:
+            x = model.head.norm(activate(config.activation, model.head.dense(x)))
+        logits = x @ model.W_U.T + (0 if model.unembed.bias is None else model.unembed.bias)
+        expected = (logits * config.logit_scale)[0, 0].softmax(-1)
         assert int(top) == int(expected.argmax())
         assert best == pytest.approx(float(expected.max()), abs=1e-12)
         assert followed == pytest.approx(float(expected[9]), abs=1e-12)

@@ -79,6 +79,6 @@ def ledger_table(ledger: "Ledger", k: int) -> Table:
     rows += [
         ("= sum of the above", ledger.total, None),
         ("+ remainder (rounding)", ledger.remainder, None),
-        ("= the model's logit" if ledger.minus is None else "= the model's difference", ledger.value, None),
+        ("= what the model computed", ledger.value, None),
     ]
     return Table(f"{ledger.title}, by {ledger.by}", ("written by", "amount", ""), tuple(rows))

@@ -51,8 +51,7 @@ def table(name: str, config: "Config", found: "tuple[Site, ...]", length: int, f
     rows: list[tuple[object, ...]] = []
     folded: list[Site] = []
     for site in found:
-        layer = int(site.name.partition(".")[0]) if site.name[0].isdigit() else None
-        if layer is not None and layer < config.n_layers and layer not in full:
+        if site.layer is not None and site.layer not in full and not _is_last(site, config):
             folded.append(site)
             continue
         rows += _folded(folded, config, length)
@@ -63,6 +62,12 @@ def table(name: str, config: "Config", found: "tuple[Site, ...]", length: int, f
     rows.append(("= all", None, None, None, unit(total)))
     title = f"{len(found)} sites of {name} at {length} tokens"
     return Table(title, ("site", "symbol", "formula", "shape", "bytes"), tuple(rows), _axes(config, length))
+
+
+def _is_last(site: "Site", config: "Config") -> bool:
+    """Whether it is the last stream, which follows all layers."""
+    own = config.encoder if config.encoder is not None and site.name.startswith("encoder.") else config
+    return site.layer == own.n_layers
 
 
 def unit(size: int) -> str:
@@ -76,8 +81,9 @@ def unit(size: int) -> str:
 def _folded(folded: "list[Site]", config: "Config", length: int) -> list[tuple[object, ...]]:
     if not folded:
         return []
-    first, last = (site.name.partition(".")[0] for site in (folded[0], folded[-1]))
-    name = f"{first}-{last}.*" if first != last else f"{first}.*"
+    first, last = folded[0].layer, folded[-1].layer
+    before = folded[0].name.partition(str(first))[0]
+    name = f"{before}{first}-{last}.*" if first != last else f"{before}{first}.*"
     size = sum(site.bytes(config, length) for site in folded)
     return [(name, None, f"{len(folded)} sites, named alike", None, unit(size))]
 

@@ -82,10 +82,10 @@ def _by_pattern(found: "Trace", patterns: list[str]) -> list[str]:
 
 def _by_layer(found: "Trace", text: str) -> list[str]:
     """All sites of the chosen layers, and the streams of the others."""
+    from ..inside.names import layer_of
+
     last = found.transformer.config.n_layers
     full = layers_of(text or f"0,{last - 1}", last)
     return [
-        name
-        for name in found.names
-        if not name[0].isdigit() or int(name.partition(".")[0]) in full or name.endswith(".stream")
+        name for name in found.names if layer_of(name) is None or layer_of(name) in full or name.endswith(".stream")
     ]

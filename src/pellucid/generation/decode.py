@@ -89,7 +89,7 @@ class Decoding:
         held = list(range(len(self.prompts))) if self.read_last else running
         if not held:
             return
-        weight = self.transformer.embed.token.weight
+        weight = self.transformer.embed.words
         chooser, cache = Chooser(self.sampling, self.prompts, weight, self.forbidden_ids), Cache()
         ids, mask = pad([self.prompts[row] for row in held], weight.device)
         while held:

@@ -7,3 +7,7 @@ class SiteError(ValueError):
 
 class WeightsChangedError(ValueError):
     """The weights are no longer those that a trace was made with."""
+
+
+class LedgerError(ValueError):
+    """A question that no sum of writes answers exactly, or one that was put wrongly."""

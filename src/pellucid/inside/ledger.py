@@ -1,14 +1,13 @@
 """The ledger: a logit as the sum of what every part of the model wrote for it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jaxtyping import Float
 from torch import Tensor
 
-from ..model.config import LayerNorm, Learned
-from ..model.transformer import Attention
 from ..views.table import Table
+from .accounting import entries, head_direction, through
+from .errors import LedgerError
 from .reading import Point
 
 WAYS = ("sublayer", "head")
@@ -16,15 +15,14 @@ WAYS = ("sublayer", "head")
 
 @dataclass(frozen=True)
 class Ledger:
-    """Entries that add up to a logit (or to the difference of two), and by how much they do not.
+    """Entries that add up to a logit, a difference of two, or the final stream along a direction.
 
-    `value` is the model's own logit, `total` the sum of the entries, `remainder` = `value` - `total` (rounding).
-    The final norm's scale is frozen at its value in the run, which makes the sum exact; it does not make an entry the
-    effect of removing its part.
+    `value` is the model's own number, `total` the sum of the entries, `remainder` = `value` - `total` (rounding).
+    Norms are frozen at their scale in the run, which makes the sum exact; it does not make an entry the effect of
+    removing its part.
     """
 
-    token: str
-    minus: str | None
+    title: str
     by: str
     entries: tuple[tuple[str, float], ...]
     value: float
@@ -39,14 +37,9 @@ class Ledger:
         """What the entries do not account for."""
         return self.value - self.total
 
-    @property
-    def title(self) -> str:
-        """What is accounted for."""
-        return f"logit of {self.token}" + (f" minus logit of {self.minus}" if self.minus is not None else "")
-
     def table(self) -> Table:
         """The entries in the order of the data flow."""
-        note = f"sum {self.total:+.6f}, logit {self.value:+.6f}, remainder {self.remainder:+.1e}"
+        note = f"sum {self.total:+.6f}, value {self.value:+.6f}, remainder {self.remainder:+.1e}"
         return Table(f"{self.title}, by {self.by}", ("written by", "amount"), self.entries, note)
 
     def top(self, k: int = 10) -> Table:
@@ -63,12 +56,11 @@ class Ledger:
     def to_json(self) -> dict[str, object]:
         """The ledger as plain data."""
         return {
-            "token": self.token,
-            "minus": self.minus,
+            "of": self.title,
             "by": self.by,
             "entries": [{"written by": name, "amount": amount} for name, amount in self.entries],
             "sum": self.total,
-            "logit": self.value,
+            "value": self.value,
             "remainder": self.remainder,
         }
 
@@ -81,53 +73,61 @@ class Ledger:
 def ledger(point: Point, token: int, minus: int | None, by: str) -> Ledger:
     """Direct logit attribution (Elhage et al. 2021): attr(w) = ((w - mean(w)) * scale * gamma) . W_U[token].
 
-    For RMSNorm no mean is taken. The norm's shift and the bias of the unembedding make the entry "final.bias". Entries
-    are computed and added in float64 from the writes as the model made them.
+    For RMSNorm no mean is taken; a post-norm model's norms are gone through one after another, each frozen. The final
+    norm's shift and the unembedding's bias make the entries "final.bias" and "unembed.bias". Entries are computed and
+    added in float64 from the writes as the model made them. Raises LedgerError for a model whose head is not linear.
     """
+    _check(by)
+    transformer = point.transformer
+    if transformer.head is not None:
+        raise LedgerError(
+            "a masked-language logit stands behind its head's activation, so it is no sum of writes; the nearest exact "
+            "question is ledger(direction=trace.direction(token)), with the activation's act(z)/z frozen"
+        )
+    value = float(point.logits[token]) - (0.0 if minus is None else float(point.logits[minus]))
+    direction, ends = unembedding(point, token, minus), []
+    bias = None if transformer.unembed is None else transformer.unembed.bias
+    if bias is not None:
+        other = 0.0 if minus is None else float(bias[minus].double())
+        ends.append(("unembed.bias", (float(bias[token].double()) - other) * transformer.config.logit_scale))
+    if transformer.final_norm is not None:
+        direction, shift = through(transformer.final_norm, point.state(-1)[0, 0], direction)
+        ends += [] if shift is None else [("final.bias", shift)]
+    title = f"logit of {point.label(token)}" + ("" if minus is None else f" minus logit of {point.label(minus)}")
+    return Ledger(title, by, (*entries(point, direction, by), *reversed(ends)), value)
+
+
+def direction_ledger(point: Point, direction: Float[Tensor, "D"], by: str) -> Ledger:
+    """Who wrote the final stream's product with a direction (a probe, a feature, `Trace.direction`)."""
+    _check(by)
+    d = point.transformer.config.d_model
+    if tuple(direction.shape) != (d,):
+        raise LedgerError(f"a direction of this model's stream has shape [{d}], got {list(direction.shape)}")
+    direction = direction.to(point.state(-1).device).double()
+    value = float(point.state(-1)[0, 0].double() @ direction)
+    return Ledger("final stream along the direction", by, entries(point, direction, by), value)
+
+
+def logit_direction(point: Point, token: int, minus: int | None) -> Float[Tensor, "D"]:
+    """What a logit (or the difference of two) reads of the final stream, in float64: everything behind it frozen."""
+    direction = unembedding(point, token, minus)
+    if point.transformer.head is not None:
+        direction = head_direction(point, direction)
+    if point.transformer.final_norm is not None:
+        direction, _ = through(point.transformer.final_norm, point.state(-1)[0, 0], direction)
+    return direction
+
+
+def unembedding(point: Point, token: int, minus: int | None) -> Float[Tensor, "D"]:
+    """The row of the unembedding that a logit reads, or the difference of two, in float64."""
+    rows = point.transformer.W_U
+    direction = rows[token].double() - (0.0 if minus is None else rows[minus].double())
+    return direction * point.transformer.config.logit_scale
+
+
+def _check(by: str) -> None:
     if by not in WAYS:
-        raise ValueError(f"a ledger goes by {' or '.join(map(repr, WAYS))}, got {by!r}")
-    transformer = point.transformer
-    direction = transformer.W_U[token].double()
-    value = float(point.logits[token])
-    if minus is not None:
-        direction = direction - transformer.W_U[minus].double()
-        value -= float(point.logits[minus])
-    direction = direction * transformer.config.logit_scale
-    through = _through_norm(point, direction)
-    entries = [(name, float(write.double() @ through)) for name, write in _writes(point, by)]
-    shift = transformer.final_norm.bias
-    if shift is not None:
-        entries.append(("final.bias", float(shift.double() @ direction)))
-    return Ledger(point.label(token), None if minus is None else point.label(minus), by, tuple(entries), value)
-
-
-def _through_norm(point: Point, direction: Float[Tensor, "D"]) -> Float[Tensor, "D"]:
-    """The direction in the final stream that the unembedding reads, the norm's scale frozen at its run value."""
-    norm = point.transformer.final_norm
-    through = direction * norm.weight.double() * norm.scale(point.state(-1).double())[0, 0]
-    return through - through.mean() if isinstance(norm.record, LayerNorm) else through
-
-
-def _writes(point: Point, by: str) -> Iterator[tuple[str, Float[Tensor, "D"]]]:
-    """Everything that was added to the stream at one token, in the order of the data flow."""
-    transformer = point.transformer
-    yield "embed.token", point.read("embed.token")
-    if isinstance(transformer.config.positions, Learned):
-        yield "embed.position", point.read("embed.position")
-    for step in transformer.steps:
-        for part in step.parts:
-            if by == "head" and isinstance(part, Attention):
-                yield from _head_writes(point, part)
-            else:
-                yield part.name, point.read(f"{part.name}.update")
-
-
-def _head_writes(point: Point, attention: Attention) -> Iterator[tuple[str, Float[Tensor, "D"]]]:
-    heads = point.read(f"{attention.name}.heads")
-    for head in range(attention.H):
-        yield f"{attention.name} head {head}", heads[head].double() @ attention.W_O[head].double()
-    if attention.out.bias is not None:
-        yield f"{attention.name} bias", attention.out.bias
+        raise LedgerError(f"a ledger goes by {' or '.join(map(repr, WAYS))}, got {by!r}")
 
 
 def _size(entry: tuple[str, float]) -> float:

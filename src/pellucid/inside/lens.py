@@ -9,22 +9,23 @@ from .reading import Point, state_sites
 
 
 def top(point: Point, k: int) -> Table:
-    """The k most probable next tokens, most probable first."""
+    """The k most probable next tokens (of a bidirectional model: tokens at this position), most probable first."""
     vocab = point.logits.numel()
     if not 1 <= k <= vocab:
         raise ValueError(f"k must lie in 1..{vocab} (the vocabulary), got {k}")
     chances = _probabilities(point.logits)
     ids = chances.topk(k).indices.tolist()
     rows = tuple((rank, point.label(i), i, float(chances[i]), float(point.logits[i])) for rank, i in enumerate(ids, 1))
-    return Table("next token", ("rank", "token", "id", "probability", "logit"), rows)
+    title = "next token" if point.transformer.config.causal else "token at this position"
+    return Table(title, ("rank", "token", "id", "probability", "logit"), rows)
 
 
 def lens(point: Point, token: int | None) -> Table:
     """The logit lens (nostalgebraist 2020): softmax(norm_f(x_l) W_U) of the state x_l before each block and at the end.
 
-    The final norm takes fresh statistics of x_l, so the last row is the model's own distribution. Columns: depth, the
-    site, the most probable token there and its probability, then the followed token's probability and rank (1 is the
-    most probable), and the entropy in nats.
+    The final norm (and BERT's head) takes fresh statistics of x_l, so the last row is the model's own distribution.
+    Columns: depth, the site, the most probable token there and its probability, then the followed token's probability
+    and rank (1 is the most probable), and the entropy in nats.
     """
     followed = int(point.logits.argmax()) if token is None else token
     rows = []

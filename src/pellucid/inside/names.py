@@ -6,7 +6,8 @@ from difflib import get_close_matches
 
 from .errors import SiteError
 
-_RANGE = re.compile(r"(\d+)-(\d+)(\..+)")
+_RANGE = re.compile(r"((?:encoder\.|decoder\.)?)(\d+)-(\d+)(\..+)")
+_LAYER = re.compile(r"(?:encoder\.|decoder\.)?(\d+)\.")
 
 
 def check_name(name: str, known: Sequence[str]) -> str:
@@ -26,21 +27,26 @@ def select(pattern: str, known: Sequence[str]) -> list[str]:
     """
     layers, rest = None, pattern
     if ranged := _RANGE.fullmatch(pattern):
-        layers, rest = range(int(ranged[1]), int(ranged[2]) + 1), "*" + ranged[3]
+        layers, rest = range(int(ranged[2]), int(ranged[3]) + 1), f"{ranged[1]}*{ranged[4]}"
     form = re.compile("[^.]+".join(re.escape(part) for part in rest.split("*")))
     found = [name for name in known if form.fullmatch(name)]
     if layers is not None:
-        found = [name for name in found if int(name.partition(".")[0]) in layers]
+        found = [name for name in found if layer_of(name) in layers]
     if not found:
         raise SiteError(f"no site fits {pattern!r}{_nearest(pattern, known)}")
     return found
 
 
+def layer_of(name: str) -> int | None:
+    """The layer in a site's name, if it has one; the last stream counts as a layer of its own."""
+    found = _LAYER.match(name)
+    return int(found[1]) if found else None
+
+
 def _nearest(name: str, known: Sequence[str]) -> str:
     """A hint: the nearest names, a layer out of range being read as one that exists."""
     close = get_close_matches(name, known, n=1, cutoff=0.6)
-    layers = [int(site.partition(".")[0]) for site in known if site[0].isdigit()]
-    number = re.match(r"\d+", name)
-    if number and int(number[0]) > max(layers):
-        return f": the last layer is {max(layers) - 1} (its output is {max(layers)}.stream)"
+    layer, last = layer_of(name), max(found for site in known if (found := layer_of(site)) is not None)
+    if layer is not None and layer > last:
+        return f": the last layer is {last - 1} (its output is {last}.stream)"
     return f"; did you mean {close[0]!r}?" if close else "; model.sites() lists them"

@@ -1,6 +1,6 @@
 """Recomputing a value: one part of the model is run from the recorded state before it, and stopped at the site."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,11 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..model.config import Bidirectional
 from ..model.flow import Pass
 from ..model.place import Place, visible
-from ..model.transformer import Transformer
+from ..model.sites import Site, sites
+from ..model.transformer import Step, Transformer
 from ..text import Tokenizer
 from .fingerprint import fingerprint
+
+ENDINGS = ("logits", "pooled")
 
 
 class _ReachedError(Exception):
@@ -26,87 +30,136 @@ def _stop(value: Tensor, _place: Place, keys: Place | None) -> Tensor:
     raise _ReachedError(value, keys)
 
 
+def all_sites(transformer: Transformer) -> tuple[Site, ...]:
+    """The sites of a model; of an encoder by itself too, whose names say that it is one."""
+    found = sites(transformer.config)
+    if transformer.encoder is not None:
+        return found
+    return tuple(replace(site, name=f"{transformer.prefix}{site.name}") for site in found)
+
+
 def state_sites(transformer: Transformer) -> list[str]:
     """The names of the stream's states, first to last."""
-    return [*(step.state for step in transformer.steps), f"{len(transformer.blocks)}.stream"]
+    return [*(step.state for step in transformer.steps), f"{transformer.prefix}{len(transformer.blocks)}.stream"]
 
 
-def group_of(site: str) -> str:
-    """The part of the model that a site is computed by: "embed", "3.attention", "3.ffn", "final"; "" for a state."""
-    if site.startswith("embed."):
+def group_of(transformer: Transformer, site: str) -> str:
+    """The part of the model that a site is computed by: "embed", "3.attention", "3.norm", "final"; "" for a state."""
+    first, _, rest = site.removeprefix(transformer.prefix).partition(".")
+    if first == "embed":
         return "embed"
-    if site.startswith("final.") or site == "logits":
+    if first in ("final", "head", *ENDINGS):
         return "final"
-    layer, _, rest = site.partition(".")
-    return "" if rest.startswith("stream") else f"{layer}.{rest.partition('.')[0]}"
+    return "" if rest.startswith("stream") else f"{transformer.prefix}{first}.{rest.partition('.')[0]}"
 
 
 def prints(transformer: Transformer, groups: Iterable[str] | None = None) -> dict[str, Tensor]:
     """A fingerprint of the weights of each group; of all groups when none are named."""
-    weights: dict[str, Iterable[Tensor]] = {"embed": transformer.embed.parameters()}
-    weights |= {part.name: part.parameters() for step in transformer.steps for part in step.parts}
-    weights["final"] = [*transformer.final_norm.parameters(), transformer.W_U]
+    weights: dict[str, list[Tensor]] = {"embed": [transformer.embed.words, *transformer.embed.parameters()]}
+    for step in transformer.steps:
+        shared: list[Tensor] = [] if step.shared is None else list(step.shared.parameters())
+        if shared:
+            weights[_norm_group(step)] = shared
+        weights |= {part.name: [*part.parameters(), *shared] for part in step.parts}
+    ends = (transformer.final_norm, transformer.head, transformer.unembed, transformer.pooler)
+    weights["final"] = [weight for end in (*ends, transformer.next_sentence) if end for weight in end.parameters()]
+    weights["final"].append(transformer.W_U)
     return {group: fingerprint(weights[group]) for group in (weights if groups is None else groups) if group}
 
 
-def read(
-    transformer: Transformer, site: str, ids: Int[Tensor, "B T"], states: Sequence[Float[Tensor, "B T D"]], here: Pass
-) -> Tensor:
-    """The value of a site, from the recorded states. Scores are shown with -inf where the mask hides a key."""
-    names = state_sites(transformer)
-    if site in names:
-        return states[names.index(site)]
-    here = replace(here, looks={site: _stop})
-    try:
-        _run_group(transformer, group_of(site), ids, states, here)
-    except _ReachedError as reached:
-        if site.endswith(".scores") and reached.keys is not None:
-            layer = int(site.partition(".")[0])
-            seen = visible(transformer.config.mask(layer), here.place, reached.keys)[:, None]
-            return reached.value.masked_fill(~seen, -torch.inf)
-        return reached.value
-    raise AssertionError(f"the pass never reached {site}")
+def _norm_group(step: Step) -> str:
+    """The name of the one norm that both parts of a parallel block read through."""
+    return step.state.removesuffix("stream") + "norm"
 
 
-def _run_group(
-    transformer: Transformer, group: str, ids: Tensor, states: Sequence[Float[Tensor, "B T D"]], here: Pass
-) -> None:
-    if group == "embed":
-        transformer.embed(ids, here)
-    elif group == "final":
-        transformer.logits(states[-1], here)
-    for index, step in enumerate(transformer.steps):
-        for part in step.parts:
-            if part.name == group:
-                part(states[index], here)
+@dataclass(frozen=True)
+class Recording:
+    """What was recorded of one pass: the input, and the states of the stream."""
+
+    transformer: Transformer
+    ids: Int[Tensor, "B T"]
+    types: Int[Tensor, "B T"] | None
+    states: tuple[Float[Tensor, "B T D"], ...]
+
+    def read(self, site: str, here: Pass) -> Tensor:
+        """The value of a site. Scores are shown with -inf where the mask hides a key."""
+        names = state_sites(self.transformer)
+        if site in names:
+            return self.states[names.index(site)]
+        here = replace(here, looks={site: _stop})
+        try:
+            self._run(site, here)
+        except _ReachedError as reached:
+            if site.endswith(".scores") and reached.keys is not None:
+                return reached.value.masked_fill(~self._visible(site, here.place, reached.keys), -torch.inf)
+            return reached.value
+        raise AssertionError(f"the pass never reached {site}")
+
+    def _visible(self, site: str, queries: Place, keys: Place) -> Tensor:
+        prefix, _, part = site.removesuffix(".scores").rpartition(".")
+        layer = int(prefix.rpartition(".")[2])
+        mask = Bidirectional() if part == "cross" else self.transformer.config.mask(layer)
+        return visible(mask, queries, keys)[:, None]
+
+    def _run(self, site: str, here: Pass) -> None:
+        group = group_of(self.transformer, site)
+        if group == "embed":
+            self.transformer.embed(self.ids, here, self.types)
+        elif group == "final":
+            self._end(site.removeprefix(self.transformer.prefix), here)
+        for state, step in zip(self.states, self.transformer.steps, strict=False):
+            if step.shared is not None and group == _norm_group(step):
+                step.source(state, here)
+            for part in step.parts:
+                if part.name == group:
+                    step.close(state, [part(step.source(state, here), here)], here)
+
+    def _end(self, site: str, here: Pass) -> None:
+        if site == "head.next_sentence":
+            self.transformer.next_sentence_logits(self.states[-1], here)
+        elif site == "pooled":
+            self.transformer.pooled(self.states[-1], here)
+        elif site.startswith("final."):
+            self.transformer.normed(self.states[-1], here)
+        else:
+            self.transformer.logits(self.states[-1], here)
+
+    def row(self, row: int) -> "Recording":
+        """One row of a batch, still as a batch."""
+        types = None if self.types is None else self.types[row : row + 1]
+        states = tuple(state[row : row + 1] for state in self.states)
+        return Recording(self.transformer, self.ids[row : row + 1], types, states)
 
 
 @dataclass(frozen=True)
 class Point:
     """One token of one row of a recorded pass, padding left out: what lenses and ledgers are taken at."""
 
-    transformer: Transformer
-    ids: Int[Tensor, "one T"]
-    states: tuple[Float[Tensor, "one T D"], ...]
+    recording: Recording
     here: Pass
     position: int
     tokenizer: Tokenizer | None
 
+    @property
+    def transformer(self) -> Transformer:
+        """The model that ran."""
+        return self.recording.transformer
+
     def read(self, site: str) -> Tensor:
         """A site's value at this token (axes after B and T; a batch of one position for a state)."""
-        return read(self.transformer, site, self.ids, self.states, self.here)[0, self.position]
+        return self.recording.read(site, self.here)[0, self.position]
 
     def state(self, index: int) -> Float[Tensor, "one one D"]:
         """The stream's state at this token."""
-        return self.states[index][:, self.position : self.position + 1]
+        return self.recording.states[index][:, self.position : self.position + 1]
 
     @cached_property
     def logits(self) -> Float[Tensor, "V"]:
-        """The model's logits after this token."""
+        """The model's logits at this token."""
         return self.unembed(self.state(-1))
 
     def unembed(self, state: Float[Tensor, "one one D"]) -> Float[Tensor, "V"]:
-        """Final norm and unembedding of any state, with that state's own statistics."""
+        """Final norm, head and unembedding of any state, with that state's own statistics."""
         return self.transformer.logits(state, self.here)[0, 0]
 
     def label(self, token: int) -> str:

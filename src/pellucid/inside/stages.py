@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..model.sites import Site, sites
+from ..model.sites import Site
+from .reading import all_sites
 from .trace import Trace
 
 
@@ -15,7 +16,8 @@ from .trace import Trace
 class Stage:
     """A site, its shape in the trace, and its value at one token with the Euclidean norm of that.
 
-    `values` are flat: heads after one another; -inf where the mask hides a key, which the norm leaves out.
+    `values` are flat: heads after one another; -inf where the mask hides a key, which the norm leaves out. Sites of an
+    encoder, and of the text that is attended to, are shown whole: the token is one of the decoder's.
     """
 
     site: Site
@@ -31,13 +33,16 @@ def stages(trace: Trace, names: Iterable[str], row: int = 0, position: int = -1)
     """
     column = trace.column(row, position)
     wanted = set(names)
-    known = [site for site in sites(trace.transformer.config) if site.name in wanted]
+    known = [site for site in all_sites(trace.transformer) if site.name in wanted]
     for name in wanted - {site.name for site in known}:
         trace[name]  # a name that is no site is refused there, with the nearest one
     return [_stage(site, trace[site.name], row, column) for site in known]
 
 
 def _stage(site: Site, value: Tensor, row: int, column: int) -> Stage:
-    at = value[row].select(site.axes.index("T") - 1, column).flatten()
+    at = value[row]
+    if "T" in site.axes and not site.name.startswith("encoder."):
+        at = at.select(site.axes.index("T") - 1, column)
+    at = at.flatten()
     norm = torch.linalg.vector_norm(at[at.isfinite()].double())
     return Stage(site, tuple(value.shape), float(norm), at)

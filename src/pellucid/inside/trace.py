@@ -11,17 +11,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..model.config import Dropout
-from ..model.flow import Pass
+from ..model.flow import Memory, Pass
 from ..model.place import Place, row_of
-from ..model.sites import sites
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from ..views.table import Table
-from .errors import WeightsChangedError
-from .ledger import Ledger, ledger
+from .errors import LedgerError, WeightsChangedError
+from .ledger import Ledger, direction_ledger, ledger, logit_direction
 from .lens import lens, top
 from .names import check_name, select
-from .reading import Point, group_of, prints, read
+from .reading import Point, Recording, all_sites, group_of, prints
 from .recorder import Recorder
 
 Answer = TypeVar("Answer")
@@ -55,26 +54,41 @@ class Trace:
     `states` holds the stream before each block, between its two sublayers and after the last: 2 L + 1 tensors of
     B x T x D. `trace["5.attention.pattern"]` recomputes that value from the state before it and one sublayer's weights;
     `names` lists what can be read. Dropout is off in a trace whatever the model's mode. Reading after the weights
-    changed raises WeightsChangedError.
+    changed raises WeightsChangedError. An encoder-decoder's trace is its decoder's; `source` is the encoder's own.
     """
 
-    transformer: Transformer
-    ids: Int[Tensor, "B T"]
+    recording: Recording
     place: Place
-    states: tuple[Float[Tensor, "B T D"], ...]
     precision: Precision
     tokenizer: Tokenizer | None
     prints: dict[str, Tensor]
+    source: "Trace | None" = None
+
+    @property
+    def transformer(self) -> Transformer:
+        """The model that ran."""
+        return self.recording.transformer
+
+    @property
+    def ids(self) -> Int[Tensor, "B T"]:
+        """The token ids it ran on."""
+        return self.recording.ids
+
+    @property
+    def states(self) -> tuple[Float[Tensor, "B T D"], ...]:
+        """The recorded stream, first state to last."""
+        return self.recording.states
 
     @cached_property
     def names(self) -> list[str]:
         """The names of all sites, in the order the data flows."""
-        return [site.name for site in sites(self.transformer.config)]
+        return [site.name for site in all_sites(self.transformer)]
 
     @property
     def nbytes(self) -> int:
         """What the trace holds in memory, in bytes, beside the model."""
-        return sum(state.nbytes for state in self.states) + self.ids.nbytes
+        own = sum(state.nbytes for state in self.states) + self.ids.nbytes
+        return own if self.source is None else own + self.source.nbytes
 
     @property
     def mask(self) -> Tensor | None:
@@ -84,9 +98,11 @@ class Trace:
     def __getitem__(self, site: str) -> Tensor:
         """One site's value; its shape is in `model.sites()`. Scores show -inf where the mask hides a key."""
         name = check_name(site, self.names)
-        self._check([group_of(name)])
+        if self.source is not None and name.startswith(self.source.transformer.prefix):
+            return self.source[name]
+        self._check([group_of(self.transformer, name)])
         with torch.no_grad(), self.precision.restored():
-            return read(self.transformer, name, self.ids, self.states, self._pass())
+            return self.recording.read(name, self._pass())
 
     def read(self, pattern: str) -> dict[str, Tensor]:
         """Every site that a pattern names: `*` for any layer, `3-5.ffn.neurons` for a range of layers."""
@@ -121,19 +137,39 @@ class Trace:
 
         Follows `token` through the depths; without it, the token that the model finally finds most probable.
         """
-        followed = None if token is None else self.id_of(token)
-        return self._ask(partial(lens, token=followed), row, position, ["final"])
+        return self._ask(partial(lens, token=self._id(token)), row, position, ["final"])
 
     def ledger(
-        self, token: str | int, minus: str | int | None = None, by: str = "sublayer", row: int = 0, position: int = -1
+        self,
+        token: str | int | None = None,
+        minus: str | int | None = None,
+        by: str = "sublayer",
+        row: int = 0,
+        position: int = -1,
+        direction: Float[Tensor, "D"] | None = None,
     ) -> Ledger:
         """Who wrote a logit, or the difference of two: entries that add up to it, with the remainder.
 
-        `by` is "sublayer" or "head".
+        `by` is "sublayer" or "head". With a `direction` of shape D instead of a token, who wrote the final stream along
+        it. Raises LedgerError where no exact answer exists, naming the nearest question that has one.
         """
-        other = None if minus is None else self.id_of(minus)
-        question = partial(ledger, token=self.id_of(token), minus=other, by=by)
+        if (token is None) == (direction is None):
+            raise LedgerError("a ledger is of a token or of a direction: give one of the two")
+        if direction is not None:
+            return self._ask(partial(direction_ledger, direction=direction, by=by), row, position, self.prints)
+        assert token is not None
+        question = partial(ledger, token=self.id_of(token), minus=self._id(minus), by=by)
         return self._ask(question, row, position, self.prints)
+
+    def direction(
+        self, token: str | int, minus: str | int | None = None, row: int = 0, position: int = -1
+    ) -> Float[Tensor, "D"]:
+        """What a logit (or the difference of two) reads of the final stream, everything behind it frozen; float64."""
+        question = partial(logit_direction, token=self.id_of(token), minus=self._id(minus))
+        return self._ask(question, row, position, ["final"])
+
+    def _id(self, token: str | int | None) -> int | None:
+        return None if token is None else self.id_of(token)
 
     def id_of(self, token: str | int) -> int:
         """The id of one token, given as its text or as the id itself."""
@@ -150,9 +186,18 @@ class Trace:
         rows, columns = self.ids.shape
         return f"Trace({rows} x {columns} tokens, {len(self.states)} states, {self.nbytes / 1e6:.1f} MB)"
 
-    def _pass(self, place: Place | None = None) -> Pass:
-        place = place or self.place
-        return Pass(place, self.transformer.rotation(place))
+    def _pass(self, row: int | None = None) -> Pass:
+        """The pass as it was; for one row of the batch, without the padding that this row does not have."""
+        place, memory = self.place, None if self.source is None else self.source.memory()
+        if row is not None:
+            place = row_of(place, row)
+            memory = None if memory is None else memory.pick([row])
+        return Pass(place, self.transformer.rotation(place), memory=memory)
+
+    def memory(self) -> Memory:
+        """What a decoder attends to, if this is its encoder's trace."""
+        with torch.no_grad(), self.precision.restored():
+            return Memory(self.transformer.normed(self.states[-1], self._pass()), self.place)
 
     def _check(self, groups: Iterable[str]) -> None:
         """Refuse to recompute with other weights than those the states came from."""
@@ -165,9 +210,7 @@ class Trace:
         """One token of one row, by its number among the row's tokens."""
         column = self.column(row, position)
         row = range(self.ids.shape[0])[row]
-        states = tuple(state[row : row + 1] for state in self.states)
-        here = self._pass(row_of(self.place, row))
-        return Point(self.transformer, self.ids[row : row + 1], states, here, column, self.tokenizer)
+        return Point(self.recording.row(row), self._pass(row), column, self.tokenizer)
 
     def _ask(self, question: Callable[[Point], Answer], row: int, position: int, groups: Iterable[str]) -> Answer:
         point = self._point(row, position)
@@ -178,19 +221,32 @@ class Trace:
 
 @torch.no_grad()
 def trace(
-    transformer: Transformer, ids: Int[Tensor, "B T"], mask: Tensor | None = None, tokenizer: Tokenizer | None = None
+    transformer: Transformer,
+    ids: Int[Tensor, "B T"],
+    mask: Tensor | None = None,
+    tokenizer: Tokenizer | None = None,
+    types: Int[Tensor, "B T"] | None = None,
+    source: Trace | None = None,
 ) -> Trace:
-    """Run the model once and keep the stream. `mask` is B x T, 1 for tokens and 0 for padding on either side."""
+    """Run the model once and keep the stream. `mask` is B x T, 1 for tokens and 0 for padding on either side.
+
+    `types` are BERT's token types. A decoder with an encoder needs its encoder's trace as `source`.
+    """
     recorder = Recorder(transformer)
-    here = replace(transformer.begin(ids, mask, looks=recorder.looks), dropout=Dropout())
-    transformer.run(transformer.embed(ids, here), here)
-    return recorded(transformer, recorder, ids, tokenizer)
+    memory = None if source is None else source.memory()
+    here = replace(transformer.begin(ids, mask, looks=recorder.looks, memory=memory), dropout=Dropout())
+    transformer.run(transformer.embed(ids, here, types), here)
+    return replace(recorded(transformer, recorder, ids, tokenizer, types), source=source)
 
 
 def recorded(
-    transformer: Transformer, recorder: Recorder, ids: Int[Tensor, "B T"], tokenizer: Tokenizer | None
+    transformer: Transformer,
+    recorder: Recorder,
+    ids: Int[Tensor, "B T"],
+    tokenizer: Tokenizer | None,
+    types: Int[Tensor, "B T"] | None = None,
 ) -> Trace:
     """The trace of what a recorder has seen: all columns of `ids`, in one pass or in several through a cache."""
     assert recorder.place is not None, "nothing was recorded"
-    precision = Precision.present(ids.device)
-    return Trace(transformer, ids, recorder.place, recorder.states(), precision, tokenizer, prints(transformer))
+    recording = Recording(transformer, ids, types, recorder.states())
+    return Trace(recording, recorder.place, Precision.present(ids.device), tokenizer, prints(transformer))

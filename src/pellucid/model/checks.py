@@ -14,3 +14,8 @@ def whole(name: str, value: object) -> None:
 def at_least(name: str, value: float, least: float) -> None:
     if not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def one_of(name: str, value: object, accepted: tuple[object, ...]) -> None:
+    if value not in accepted:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, accepted))}, got {value!r}")

@@ -1,15 +1,32 @@
 """What a transformer is made of, as frozen records. A family is a `Config`; nonsense cannot be built."""
 
-from dataclasses import dataclass, is_dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from .checks import positive, whole
+from .checks import at_least, one_of, positive, whole
+from .plain import from_plain, to_plain
 from .rotary import Rotary
 
 
 @dataclass(frozen=True)
 class Learned:
     """A learned vector for each of the first `context_length` positions, added to the token embedding (GPT-2)."""
+
+
+@dataclass(frozen=True)
+class Sinusoidal:
+    """Fixed sines and cosines of each position, added to the token embedding (Vaswani et al. 2017).
+
+    Frequencies fall from 1 to 1/10000 over the features. `layout` says where the sines and cosines stand:
+    "interleaved" (the paper: sine, cosine, sine, ...), "halves" (Marian: all sines, then all cosines, the paper's
+    frequencies 10000^(-2i/d)), or "timescales" (Tensor2Tensor: halves, with 10000^(-i/(d/2 - 1))).
+    """
+
+    layout: Literal["interleaved", "halves", "timescales"] = "interleaved"
+
+    def __post_init__(self) -> None:
+        one_of("Sinusoidal.layout", self.layout, ("interleaved", "halves", "timescales"))
 
 
 @dataclass(frozen=True)
@@ -59,8 +76,52 @@ class PreNorm:
 
 
 @dataclass(frozen=True)
+class PostNorm:
+    """x = norm(x + F(x)) for each sublayer (the 2017 model, BERT). `final_norm`: one more norm after the stack."""
+
+    final_norm: bool = False
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """x + MHA(norm(x)) + FFN(norm(x)), both reading the same state, through one norm (PaLM) or `norms` = 2 (Pythia)."""
+
+    norms: int = 2
+
+    def __post_init__(self) -> None:
+        one_of("Parallel.norms", self.norms, (1, 2))
+
+
+@dataclass(frozen=True)
 class Causal:
     """A position sees itself and every earlier one."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A position sees itself and the `width` - 1 before it (Mistral's sliding window, GPT-3's local bands)."""
+
+    width: int
+
+    def __post_init__(self) -> None:
+        whole("Window.width", self.width)
+
+
+@dataclass(frozen=True)
+class Bidirectional:
+    """Every position sees every other one (BERT, encoders)."""
+
+
+@dataclass(frozen=True)
+class Unembed:
+    """Logits of the final stream: times E^T (tied) or a matrix of its own, plus a `bias` for each token."""
+
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class MaskedLanguage:
+    """BERT's prediction head: a dense layer, the activation and a norm before the unembedding, which has a bias."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +148,17 @@ class Init:
         positive("Init.std", self.std)
 
 
-Positions = Learned | Rotary
+@dataclass(frozen=True)
+class FanIn:
+    """PaLM's start (Chowdhery et al. 2022): matrices N(0, 1 / d_in), token embeddings N(0, 1), biases 0."""
+
+
+Positions = Learned | Sinusoidal | Rotary
 Norm = LayerNorm | RMSNorm
 Activation = Gelu | GeluTanh | Relu | SwiGLU
-BlockForm = PreNorm
-Mask = Causal
+BlockForm = PreNorm | PostNorm | Parallel
+Mask = Causal | Window | Bidirectional
+Head = Unembed | MaskedLanguage
 
 
 @dataclass(frozen=True)
@@ -101,7 +168,10 @@ class Config:
     Sizes left at 0 take the usual value: `n_kv_heads` = `n_heads`, `d_head` = `d_model` / `n_heads`,
     `d_ff` = 4 `d_model`. `masks` is a cycle over the layers. `attention_scales` multiplies q.k: one number for all
     layers, or one per layer; empty means 1 / sqrt(d_head). `embedding_scale` multiplies the token embedding,
-    `logit_scale` the logits.
+    `logit_scale` the logits. `embedding_norm` normalises the sum of the embeddings. `head` None: no logits.
+
+    With an `encoder` the config is a decoder's: each of its blocks also attends to the encoder's final stream, and
+    `shared_embedding` lets the encoder use the decoder's token embedding.
 
     Raises ValueError, naming what was expected and what came, when the parts do not fit together.
     """
@@ -126,20 +196,27 @@ class Config:
     attention_scales: tuple[float, ...] = ()
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
+    n_token_types: int = 0
+    embedding_norm: bool = False
+    head: Head | None = Unembed()
+    pooler: bool = False
+    next_sentence: bool = False
+    encoder: "Config | None" = None
+    shared_embedding: bool = True
     dropout: Dropout = Dropout()
-    init: Init = Init()
+    init: Init | FanIn = Init()
 
     def __post_init__(self) -> None:
         self._fill_sizes()
         for name in ("vocab_size", "context_length", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_head", "d_ff"):
             whole(name, vars(self)[name])
+        at_least("n_token_types", self.n_token_types, 0)
         if self.n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"n_heads must be a multiple of n_kv_heads (each key-value head serves as many query heads), "
-                f"got n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}"
-            )
+            raise ValueError(f"n_heads must be a multiple of n_kv_heads, got {self.n_heads} and {self.n_kv_heads}")
         if isinstance(self.positions, Rotary):
             self.positions.check_width(self.d_head)
+        if isinstance(self.positions, Sinusoidal) and (self.d_model % 2 or self.d_model < 4):
+            raise ValueError(f"sinusoids come in pairs: d_model must be even and at least 4, got {self.d_model}")
         if not self.masks:
             raise ValueError("masks needs at least one mask, got none")
         if len(self.attention_scales) not in (0, 1, self.n_layers):
@@ -147,6 +224,30 @@ class Config:
                 f"attention_scales must hold one number, or one per layer ({self.n_layers}), "
                 f"got {len(self.attention_scales)}"
             )
+        self._check_heads()
+        self._check_encoder()
+
+    def _check_heads(self) -> None:
+        if self.next_sentence and not self.pooler:
+            raise ValueError("next_sentence reads the pooler's output: it needs pooler=True")
+        if isinstance(self.head, MaskedLanguage) and self.gated:
+            raise ValueError("a masked-language head has a plain activation, got the gated SwiGLU")
+        if self.head is None and not self.tied:
+            raise ValueError("without a head there is no unembedding that could be untied: head=None needs tied=True")
+
+    def _check_encoder(self) -> None:
+        encoder = self.encoder
+        if encoder is None:
+            return
+        if isinstance(self.block, Parallel):
+            raise ValueError("cross-attention stands between two sublayers: with an encoder, block cannot be Parallel")
+        if any(isinstance(mask, Bidirectional) for mask in self.masks):
+            raise ValueError("a decoder's masks must be causal or windows, got Bidirectional")
+        if encoder.encoder is not None or encoder.head is not None or encoder.pooler:
+            raise ValueError("an encoder needs head=None and no pooler or encoder of its own")
+        ours, theirs = (self.vocab_size, self.d_model), (encoder.vocab_size, encoder.d_model)
+        if self.shared_embedding and ours != theirs:
+            raise ValueError(f"a shared embedding needs equal vocab_size and d_model, got {ours} and {theirs}")
 
     def _fill_sizes(self) -> None:
         if not self.n_kv_heads:
@@ -166,6 +267,16 @@ class Config:
         """Whether the feed-forward layer has a gate beside its up-projection."""
         return isinstance(self.activation, SwiGLU)
 
+    @property
+    def final_norm(self) -> bool:
+        """Whether one more norm stands after the stack."""
+        return self.block.final_norm if isinstance(self.block, PostNorm) else True
+
+    @property
+    def causal(self) -> bool:
+        """Whether no position sees a later one in any layer, so that text can be continued token by token."""
+        return not any(isinstance(mask, Bidirectional) for mask in self.masks)
+
     def mask(self, layer: int) -> Mask:
         """The mask of a layer, from the cycle."""
         return self.masks[layer % len(self.masks)]
@@ -178,12 +289,12 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain data; each record becomes {"kind": its name, ...its numbers}."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        return {name: to_plain(value) for name, value in vars(self).items()}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Config":
+        """The inverse of `to_dict`; fields left out take their defaults.
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if not is_dataclass(value):
-        return value
-    return {"kind": type(value).__name__, **{name: _plain(part) for name, part in vars(value).items()}}
+        Raises ValueError for a field or a kind that there is not, or a value of another type.
+        """
+        return from_plain(cls, data, "config")

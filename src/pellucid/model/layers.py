@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .config import Activation, Gelu, GeluTanh, LayerNorm, Relu, RMSNorm, SwiGLU
 from .config import Norm as NormRecord
+from .flow import Pass
 
 
 class Linear(nn.Module):
@@ -48,6 +49,13 @@ class Norm(nn.Module):
     def _centred(self, x: Tensor) -> Tensor:
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return x if isinstance(self.record, RMSNorm) else x - x.mean(-1, keepdim=True)
+
+
+def normalise(norm: Norm, x: Float[Tensor, "B T D"], here: Pass, scale_site: str) -> Float[Tensor, "B T D"]:
+    """A norm whose scale can be looked at under `scale_site`."""
+    if here.watches(scale_site):
+        return norm.with_scale(x, here.look(scale_site, norm.scale(x)))
+    return norm(x)
 
 
 def activate(activation: Activation, z: Float[Tensor, "*rows F"]) -> Float[Tensor, "*rows F"]:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .config import Mask
+from .config import Bidirectional, Causal, Mask, Window
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,60 @@ def narrowed(place: Place, real: Tensor, rows: Sequence[int]) -> tuple[Place, in
     return Place(positions, real, end, place.length), first
 
 
-def is_plain_causal(queries: Place, keys: Place) -> bool:
+def pick(place: Place, rows: Sequence[int]) -> Place:
+    """The place of some of the rows, in this order."""
+    if place.real is None:
+        return place
+    return Place(place.positions[list(rows)], place.real[list(rows)], place.end, place.length)
+
+
+def tail(place: Place, first: int) -> Place:
+    """The place of the columns from `first` on."""
+    if first == 0:
+        return place
+    real = None if place.real is None else place.real[:, first:]
+    return Place(place.positions[:, first:], real, place.end, place.length)
+
+
+def first_seen(place: Place, new: Place, width: int) -> int:
+    """The first column of `place` that a query of `new`, which follows it, sees through a window of `width`."""
+    columns = place.positions.shape[1]
+    if place.real is None and new.real is None:
+        return max(0, columns - width + 1)
+    rows = max(_rows(place), _rows(new))
+    real = _real(place, rows)
+    tokens = torch.where(real, place.positions, -1).amax(dim=1, keepdim=True) + 1
+    seen = (real & (place.positions > tokens - width)).any(0)
+    return int(seen.int().argmax()) if bool(seen.any()) else columns
+
+
+def is_plain_causal(mask: Mask, queries: Place, keys: Place) -> bool:
     """Whether the mask is the square lower triangle: the same columns on both sides, none of them padding."""
-    return queries is keys and queries.real is None
+    if queries is not keys or queries.real is not None:
+        return False
+    return isinstance(mask, Causal) or (isinstance(mask, Window) and queries.positions.shape[1] <= mask.width)
 
 
-def sees_everything(queries: Place, keys: Place) -> bool:
-    """Whether no mask is needed: one unpadded query, at or after every key."""
-    return queries.real is None and keys.real is None and queries.positions.shape[1] == 1 and keys.end <= queries.end
+def sees_everything(mask: Mask, queries: Place, keys: Place) -> bool:
+    """Whether no mask is needed: nothing is padded, and every key is in every query's sight."""
+    if queries.real is not None or keys.real is not None:
+        return False
+    if isinstance(mask, Bidirectional):
+        return True
+    alone = queries.positions.shape[1] == 1 and keys.end <= queries.end
+    return alone and (isinstance(mask, Causal) or queries.end - keys.end + keys.positions.shape[1] <= mask.width)
 
 
 def visible(mask: Mask, queries: Place, keys: Place) -> Bool[Tensor, "b T S"]:
     """Which keys each query may attend to, from the two lists of positions alone; padding neither sees nor is seen."""
-    allowed = keys.positions[:, None, :] <= queries.positions[:, :, None]
+    query, key = queries.positions[:, :, None], keys.positions[:, None, :]
+    match mask:
+        case Causal():
+            allowed = key <= query
+        case Window(width):
+            allowed = (key <= query) & (key > query - width)
+        case Bidirectional():
+            allowed = torch.ones_like(key <= query)
     if keys.real is not None:
         allowed = allowed & keys.real[:, None, :]
     if queries.real is not None:

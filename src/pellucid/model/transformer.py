@@ -17,134 +17,72 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from .attention import Attention, CrossAttention, Sublayer
 from .cache import Cache
-from .config import Config, Dropout, Learned
-from .flow import Looks, Pass
+from .config import Config, Dropout, Learned, MaskedLanguage, Parallel, PostNorm, Sinusoidal
+from .flow import Looks, Memory, Pass
+from .heads import PredictionHead, Unembedding, first_token
 from .init import initialise
-from .layers import Linear, Norm, activate
-from .place import Place, is_plain_causal, place_of, sees_everything, visible
-from .rotary import Rotary, rotate, table
+from .layers import Linear, Norm, activate, normalise
+from .place import Place, place_of
+from .rotary import Rotary, table
+from .sinusoid import sinusoid
 
 
-def read(norm: Norm, x: Tensor, here: Pass, site: str, scale_site: str) -> Float[Tensor, "B T D"]:
-    """The normalised copy of a state that a sublayer (or the unembedding) reads; the state itself stays as it is."""
-    if here.watches(scale_site):
-        return here.look(site, norm.with_scale(x, here.look(scale_site, norm.scale(x))))
-    return here.look(site, norm(x))
+class Embedding(nn.Module):
+    """Token vectors, and where the config has them position and token-type vectors, and a norm over the sum.
 
+    An encoder may be `lent` the decoder's token vectors; in a tuple, so that they are not counted as its own.
+    """
 
-class Attention(nn.Module):
-    """softmax(Q K^T / sqrt(d_k) + mask) V W_O, with H query heads over G key-value heads (Vaswani et al. 2017)."""
-
-    def __init__(self, config: Config, layer: int):
+    def __init__(self, config: Config, prefix: str, lent: tuple[nn.Embedding, ...] = ()):
         super().__init__()
-        self.layer, self.name = layer, f"{layer}.attention"
-        self.H, self.G, self.K = config.n_heads, config.n_kv_heads, config.d_head
-        self.mask, self.scale = config.mask(layer), config.attention_scale(layer)
-        self.norm = Norm(config.norm, config.d_model)
-        self.qkv = Linear(config.d_model, (self.H + 2 * self.G) * self.K, config.qkv_bias)
-        self.out = Linear(self.H * self.K, config.d_model, config.out_bias)
-
-    def forward(self, x: Float[Tensor, "B T D"], here: Pass) -> Float[Tensor, "B T D"]:
-        query, key, value = self.project(x, here)
-        keys = here.place
-        if here.past is not None:
-            key, value, keys = here.past(self.layer, key, value, here.place)
-        if here.watches(f"{self.name}.scores", f"{self.name}.pattern"):
-            heads = self.open(query, key, value, keys, here)
-        else:
-            heads = self.fused(query, key, value, keys, here)
-        return self.write(here.look(f"{self.name}.heads", heads), here)
-
-    def project(self, x: Float[Tensor, "B T D"], here: Pass) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B T H K], keys and values [B T G K] as they are compared: normed, projected, rotated."""
-        x = read(self.norm, x, here, f"{self.name}.input", f"{self.name}.input.scale")
-        both = self.qkv(x).unflatten(-1, (-1, self.K))
-        query, key, value = both.split((self.H, self.G, self.G), dim=-2)
-        if here.rotation is not None:
-            query, key = rotate(query, *here.rotation), rotate(key, *here.rotation)
-        query = here.look(f"{self.name}.query", query)
-        key = here.look(f"{self.name}.key", key)
-        return query, key, here.look(f"{self.name}.value", value)
-
-    def fused(self, query: Tensor, key: Tensor, value: Tensor, keys: Place, here: Pass) -> Float[Tensor, "B T H K"]:
-        """Attention in one kernel: no scores and no pattern are ever held."""
-        causal = is_plain_causal(here.place, keys)
-        seen = None
-        if not causal and not sees_everything(here.place, keys):
-            seen = visible(self.mask, here.place, keys)[:, None]
-        heads = F.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            attn_mask=seen,
-            dropout_p=here.dropout.attention,
-            is_causal=causal,
-            scale=self.scale,
-            enable_gqa=self.H != self.G,
-        )
-        return heads.transpose(1, 2)
-
-    def open(self, query: Tensor, key: Tensor, value: Tensor, keys: Place, here: Pass) -> Float[Tensor, "B T H K"]:
-        """Attention step by step, in at least fp32, for whoever looks at the scores or the pattern."""
-        exact = torch.promote_types(query.dtype, torch.float32)
-        key = key.repeat_interleave(self.H // self.G, dim=2)
-        value = value.repeat_interleave(self.H // self.G, dim=2)
-        scores = torch.einsum("bthk,bshk->bhts", query.to(exact), key.to(exact)) * self.scale
-        scores = here.look(f"{self.name}.scores", scores, keys)
-        scores = scores.masked_fill(~visible(self.mask, here.place, keys)[:, None], -torch.inf)
-        # A query that may see nothing attends to nothing: zeros, where softmax alone would give 0/0.
-        pattern = scores.softmax(-1).masked_fill(scores == -torch.inf, 0.0)
-        pattern = here.look(f"{self.name}.pattern", pattern, keys)
-        pattern = F.dropout(pattern, here.dropout.attention)
-        return torch.einsum("bhts,bshk->bthk", pattern.to(value.dtype), value)
-
-    def write(self, heads: Float[Tensor, "B T H K"], here: Pass) -> Float[Tensor, "B T D"]:
-        """The sum of head_h W_O^h, plus the bias; by head only where someone looks."""
-        if here.watches(f"{self.name}.writes"):
-            writes = here.look(f"{self.name}.writes", torch.einsum("bthk,hkd->bthd", heads, self.W_O))
-            update = writes.sum(2) if self.out.bias is None else writes.sum(2) + self.out.bias
-        else:
-            update = self.out(heads.flatten(2))
-        return here.look(f"{self.name}.update", update)
-
-    def _rows(self, first: int, heads: int) -> Float[Tensor, "heads D K"]:
-        return self.qkv.weight.unflatten(0, (-1, self.K))[first : first + heads].transpose(1, 2)
+        self.name, self.scale, self.lent = f"{prefix}embed", config.embedding_scale, lent
+        self.sinusoid = config.positions if isinstance(config.positions, Sinusoidal) else None
+        learned, types = isinstance(config.positions, Learned), config.n_token_types
+        self.token = None if lent else nn.Embedding(config.vocab_size, config.d_model)
+        self.position = nn.Embedding(config.context_length, config.d_model) if learned else None
+        self.types = nn.Embedding(types, config.d_model) if types else None
+        self.norm = Norm(config.norm, config.d_model) if config.embedding_norm else None
 
     @property
-    def W_Q(self) -> Float[Tensor, "H D K"]:
-        """Each head's query matrix, a view of the fused weight; `x @ W_Q[h]`."""
-        return self._rows(0, self.H)
+    def words(self) -> Float[Tensor, "V D"]:
+        """The token vectors, its own or lent ones."""
+        return (self.lent[0] if self.token is None else self.token).weight
 
-    @property
-    def W_K(self) -> Float[Tensor, "G D K"]:
-        """Each key-value head's key matrix, a view."""
-        return self._rows(self.H, self.G)
+    def forward(
+        self, ids: Int[Tensor, "B T"], here: Pass, types: Int[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        x = F.embedding(ids, self.words)
+        x = here.look(f"{self.name}.token", x if self.scale == 1.0 else x * self.scale)
+        if self.position is not None:
+            x = x + here.look(f"{self.name}.position", self.position(here.place.positions).expand_as(x))
+        if self.sinusoid is not None:
+            waves = sinusoid(self.sinusoid, here.place.positions, x.shape[-1], x.dtype)
+            x = x + here.look(f"{self.name}.position", waves.expand_as(x))
+        if self.types is not None:
+            types = torch.zeros_like(ids) if types is None else types
+            check_ids(types, self.types.num_embeddings, "token types")
+            x = x + here.look(f"{self.name}.type", self.types(types))
+        elif types is not None:
+            raise ValueError("this model has no token types: leave them out")
+        if self.norm is not None:
+            x = normalise(self.norm, here.look(f"{self.name}.sum", x), here, f"{self.name}.sum.scale")
+        return F.dropout(x, here.dropout.embedding)
 
-    @property
-    def W_V(self) -> Float[Tensor, "G D K"]:
-        """Each key-value head's value matrix, a view."""
-        return self._rows(self.H + self.G, self.G)
 
-    @property
-    def W_O(self) -> Float[Tensor, "H K D"]:
-        """Each head's output matrix, a view; `head @ W_O[h]` is what the head writes."""
-        return self.out.weight.unflatten(1, (self.H, self.K)).permute(1, 2, 0)
-
-
-class FeedForward(nn.Module):
+class FeedForward(Sublayer):
     """act(x W_up) W_down, or (x W_up * SiLU(x W_gate)) W_down; no position sees another."""
 
-    def __init__(self, config: Config, layer: int):
-        super().__init__()
-        self.layer, self.name, self.activation = layer, f"{layer}.ffn", config.activation
-        self.norm = Norm(config.norm, config.d_model)
+    def __init__(self, config: Config, layer: int, prefix: str = ""):
+        super().__init__(config, f"{prefix}{layer}.ffn")
+        self.layer, self.activation = layer, config.activation
         self.gate = Linear(config.d_model, config.d_ff, config.ffn_bias) if config.gated else None
         self.up = Linear(config.d_model, config.d_ff, config.ffn_bias)
         self.down = Linear(config.d_ff, config.d_model, config.ffn_bias)
 
     def forward(self, x: Float[Tensor, "B T D"], here: Pass) -> Float[Tensor, "B T D"]:
-        x = read(self.norm, x, here, f"{self.name}.input", f"{self.name}.input.scale")
+        x = self.read(x, here)
         if self.gate is None:
             neurons = activate(self.activation, here.look(f"{self.name}.up", self.up(x)))
         else:
@@ -155,70 +93,111 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """The two sublayers of one layer."""
+    """The sublayers of one layer, and for PaLM's parallel form the one norm that both read through."""
 
-    def __init__(self, config: Config, layer: int):
+    def __init__(self, config: Config, layer: int, prefix: str = ""):
         super().__init__()
-        self.attention = Attention(config, layer)
-        self.ffn = FeedForward(config, layer)
-
-
-Sublayer = Attention | FeedForward
+        self.attention = Attention(config, layer, prefix)
+        self.cross = None if config.encoder is None else CrossAttention(config, config.encoder, layer, prefix)
+        self.ffn = FeedForward(config, layer, prefix)
+        self.norm = Norm(config.norm, config.d_model) if self.ffn.norm is None else None
 
 
 @dataclass(frozen=True)
 class Step:
-    """From one state of the stream to the next: the sublayers that read the state and whose updates are added to it."""
+    """From one state of the stream to the next: the sublayers that read the state and whose updates are added to it.
+
+    `shared` is a norm that all of them read through, `after` one that the sum goes through (post-norm).
+    """
 
     state: str
-    parts: tuple[Sublayer, ...]
+    parts: tuple[Attention | FeedForward, ...]
+    shared: Norm | None = None
+    after: Norm | None = None
 
+    def source(self, x: Float[Tensor, "B T D"], here: Pass) -> Float[Tensor, "B T D"]:
+        """What the sublayers are given of a state."""
+        return x if self.shared is None else normalise(self.shared, x, here, self.state.replace("stream", "norm.scale"))
 
-class Embedding(nn.Module):
-    """Token vectors, and learned position vectors where the config has them."""
-
-    def __init__(self, config: Config):
-        super().__init__()
-        self.scale = config.embedding_scale
-        self.token = nn.Embedding(config.vocab_size, config.d_model)
-        learned = isinstance(config.positions, Learned)
-        self.position = nn.Embedding(config.context_length, config.d_model) if learned else None
-
-    def forward(self, ids: Int[Tensor, "B T"], here: Pass) -> Float[Tensor, "B T D"]:
-        token = self.token(ids)
-        x = here.look("embed.token", token if self.scale == 1.0 else token * self.scale)
-        if self.position is not None:
-            x = x + here.look("embed.position", self.position(here.place.positions).expand_as(x))
-        return F.dropout(x, here.dropout.embedding)
+    def close(self, x: Float[Tensor, "B T D"], updates: list[Tensor], here: Pass) -> Float[Tensor, "B T D"]:
+        """The next state: the sum, through the norm after it if there is one."""
+        for update in updates:
+            x = x + F.dropout(update, here.dropout.update)
+        if self.after is None:
+            return x
+        name = self.parts[0].name
+        return normalise(self.after, here.look(f"{name}.sum", x), here, f"{name}.sum.scale")
 
 
 class Transformer(nn.Module):
-    """Token ids to logits: embed, run the stack, unembed."""
+    """Token ids to logits: embed, run the stack, unembed. A decoder with an encoder holds that as another one."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, prefix: str = "", lent: tuple[nn.Embedding, ...] = ()):
         super().__init__()
         self.config = config
-        self.embed = Embedding(config)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
-        self.final_norm = Norm(config.norm, config.d_model)
-        self.unembed = None if config.tied else Linear(config.d_model, config.vocab_size, bias=False)
-        initialise(self, config)
+        self.prefix = prefix or ("decoder." if config.encoder else "")
+        self.embed = Embedding(config, self.prefix, lent)
+        shared = (self.embed.token,) if config.shared_embedding and self.embed.token is not None else ()
+        self.encoder = None if config.encoder is None else Transformer(config.encoder, "encoder.", shared)
+        self.blocks = nn.ModuleList(Block(config, layer, self.prefix) for layer in range(config.n_layers))
+        self.final_norm = Norm(config.norm, config.d_model) if config.final_norm else None
+        self.head = PredictionHead(config, self.prefix) if isinstance(config.head, MaskedLanguage) else None
+        self.unembed = None if config.head is None else Unembedding(config)
+        self.pooler = Linear(config.d_model, config.d_model, bias=True) if config.pooler else None
+        self.next_sentence = Linear(config.d_model, 2, bias=True) if config.next_sentence else None
+        if not prefix:
+            initialise(self, config)
 
     @property
     def steps(self) -> list[Step]:
         """The stack as steps between states."""
-        steps = []
+        steps, post = [], isinstance(self.config.block, PostNorm)
         for layer, block in enumerate(cast(Iterable[Block], self.blocks)):
-            steps.append(Step(f"{layer}.stream", (block.attention,)))
-            steps.append(Step(f"{layer}.stream.mid", (block.ffn,)))
+            state = f"{self.prefix}{layer}.stream"
+            if isinstance(self.config.block, Parallel):
+                steps.append(Step(state, (block.attention, block.ffn), shared=block.norm))
+                continue
+            parts = [(state, block.attention), (f"{state}.cross" if block.cross else f"{state}.mid", block.ffn)]
+            if block.cross is not None:
+                parts.insert(1, (f"{state}.mid", block.cross))
+            steps += [Step(name, (part,), after=part.norm if post else None) for name, part in parts]
         return steps
 
     def forward(
-        self, ids: Int[Tensor, "B T"], mask: Tensor | None = None, looks: Looks | None = None
+        self,
+        ids: Int[Tensor, "B T"],
+        mask: Tensor | None = None,
+        looks: Looks | None = None,
+        types: Int[Tensor, "B T"] | None = None,
+        source: Int[Tensor, "B S"] | None = None,
+        source_mask: Tensor | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """Logits of every position. `mask` is B x T, 1 where a column holds a token and 0 where it is padding."""
+        """Logits of every position. `mask` is B x T, 1 where a column holds a token and 0 where it is padding.
+
+        `types` are BERT's token types (0 if not given), `source` the text that an encoder reads.
+        """
+        memory = None if source is None else self.encode(source, source_mask, looks)
+        here = self.begin(ids, mask, looks=looks, memory=memory)
+        return self.logits(self.run(self.embed(ids, here, types), here), here)
+
+    def hidden(
+        self,
+        ids: Int[Tensor, "B T"],
+        mask: Tensor | None = None,
+        looks: Looks | None = None,
+        types: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """The final stream, through the final norm where there is one; for models without an encoder."""
         here = self.begin(ids, mask, looks=looks)
-        return self.logits(self.run(self.embed(ids, here), here), here)
+        return self.normed(self.run(self.embed(ids, here, types), here), here)
+
+    def encode(self, source: Int[Tensor, "B S"], mask: Tensor | None = None, looks: Looks | None = None) -> Memory:
+        """What the decoder attends to. Raises ValueError if the model has no encoder."""
+        if self.encoder is None:
+            raise ValueError("this model has no encoder: it takes no source text")
+        here = self.encoder.begin(source, mask, looks=looks)
+        x = self.encoder.run(self.encoder.embed(source, here), here)
+        return Memory(self.encoder.normed(x, here), here.place)
 
     def begin(
         self,
@@ -227,13 +206,19 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         looks: Looks | None = None,
         length: int | None = None,
+        memory: Memory | None = None,
     ) -> Pass:
         """Check the input and say where it stands. With a `cache` the columns follow those it holds.
 
         `length` declares the total length for rotary scalings that depend on it. Raises ValueError for an empty
-        input, ids outside the vocabulary, or more positions than a learned table has, before any kernel runs.
+        input, ids outside the vocabulary, more positions than a learned table has, or a decoder without its encoder's
+        memory, before any kernel runs.
         """
         check_ids(ids, self.config.vocab_size)
+        if (memory is None) != (self.encoder is None):
+            raise ValueError("a decoder with an encoder needs a source text (source=), and no other model takes one")
+        if cache is not None and not self.config.causal:
+            raise ValueError("positions of this model see later ones: it cannot be continued through a cache")
         place = place_of((ids.shape[0], ids.shape[1]), mask, ids.device, cache.place if cache else None, length)
         if isinstance(self.config.positions, Learned) and place.end > self.config.context_length:
             raise ValueError(
@@ -242,14 +227,13 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.extend(place)
         dropout = self.config.dropout if self.training else Dropout()
-        return Pass(place, self.rotation(place), cache, looks, dropout)
+        return Pass(place, self.rotation(place), cache, looks, dropout, memory)
 
     def rotation(self, place: Place) -> tuple[Tensor, Tensor] | None:
         """cos and sin of the columns at hand, where positions are rotary."""
         if not isinstance(self.config.positions, Rotary):
             return None
-        dtype = self.embed.token.weight.dtype
-        return table(self.config.positions, self.config.d_head, place.positions, place.length, dtype)
+        return table(self.config.positions, self.config.d_head, place.positions, place.length, self.embed.words.dtype)
 
     def run(
         self, x: Float[Tensor, "B T D"], here: Pass, first: int = 0, last: int | None = None
@@ -258,29 +242,51 @@ class Transformer(nn.Module):
         steps = self.steps
         for step in steps[first:last]:
             x = here.look(step.state, x)
-            updates = [part(x, here) for part in step.parts]
-            for update in updates:
-                x = x + F.dropout(update, here.dropout.update)
-        return here.look(f"{len(self.blocks)}.stream", x) if last in (None, len(steps)) else x
+            source = step.source(x, here)
+            x = step.close(x, [part(source, here) for part in step.parts], here)
+        return here.look(f"{self.prefix}{len(self.blocks)}.stream", x) if last in (None, len(steps)) else x
+
+    def normed(self, x: Float[Tensor, "B T D"], here: Pass) -> Float[Tensor, "B T D"]:
+        """The final stream as it is read: through the final norm, where there is one."""
+        if self.final_norm is None:
+            return x
+        return here.look(f"{self.prefix}final.normed", normalise(self.final_norm, x, here, f"{self.prefix}final.scale"))
 
     def logits(self, x: Float[Tensor, "B T D"], here: Pass) -> Float[Tensor, "B T V"]:
-        """The unembedding: the final norm, then E^T (tied) or its own matrix."""
-        x = read(self.final_norm, x, here, "final.normed", "final.scale")
-        logits = F.linear(x, self.embed.token.weight) if self.unembed is None else self.unembed(x)
-        return here.look("logits", logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale)
+        """The final norm, BERT's prediction head if there is one, and the unembedding: E^T (tied) or its own matrix."""
+        if self.unembed is None:
+            raise ValueError("this model has no head that makes logits: hidden() gives its final stream")
+        x = self.normed(x, here)
+        logits = self.unembed(x if self.head is None else self.head(x, here), self.embed.words)
+        scale = self.config.logit_scale
+        return here.look(f"{self.prefix}logits", logits if scale == 1.0 else logits * scale)
+
+    def pooled(self, x: Float[Tensor, "B T D"], here: Pass) -> Float[Tensor, "B D"]:
+        """tanh(x_first W + b) of the final stream (BERT's pooler). Raises ValueError if the model has none."""
+        if self.pooler is None:
+            raise ValueError("this model has no pooler")
+        first = first_token(self.normed(x, here), here.place.real)
+        return here.look("pooled", torch.tanh(self.pooler(first)))
+
+    def next_sentence_logits(self, x: Float[Tensor, "B T D"], here: Pass) -> Float[Tensor, "B 2"]:
+        """Whether the second text follows the first (0) or not (1). Raises ValueError if the model has no such head."""
+        if self.next_sentence is None:
+            raise ValueError("this model has no next-sentence head")
+        return here.look("head.next_sentence", self.next_sentence(self.pooled(x, here)))
 
     @property
     def W_U(self) -> Float[Tensor, "V D"]:
         """The unembedding's matrix, one row a token."""
-        return self.embed.token.weight if self.unembed is None else self.unembed.weight
+        own = None if self.unembed is None else self.unembed.weight
+        return self.embed.words if own is None else own
 
 
-def check_ids(ids: Tensor, vocab_size: int) -> None:
+def check_ids(ids: Tensor, size: int, name: str = "ids") -> None:
     """Refuse what no embedding can take, before a kernel meets it."""
     if ids.ndim != 2 or ids.numel() == 0:
-        raise ValueError(f"ids must be batch x positions with at least one of each, got shape {tuple(ids.shape)}")
+        raise ValueError(f"{name} must be batch x positions with at least one of each, got shape {tuple(ids.shape)}")
     if torch.compiler.is_compiling():
         return
     low, high = (int(end) for end in ids.aminmax())
-    if low < 0 or high >= vocab_size:
-        raise ValueError(f"ids must lie in 0..{vocab_size - 1}, got {low if low < 0 else high}")
+    if low < 0 or high >= size:
+        raise ValueError(f"{name} must lie in 0..{size - 1}, got {low if low < 0 else high}")
