@@ -337,6 +337,93 @@ def test_a_control_token_that_a_model_finds_by_itself_stays_out_of_plain_text():
     assert tokenizer.encode("?") == [0]
 
 
+# --- Vocabularies of SentencePiece's kind in a tokenizer.json ---
+
+
+def llama_json(form: str) -> tokenizers.Tokenizer:
+    """A vocabulary like Llama 2's as Hugging Face converts it, in the older form or the newer."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"helowrd", "he", "ll", "▁he"]
+    merges = [("h", "e"), ("l", "l"), ("▁", "he")]
+    model = models.BPE(
+        {piece: id for id, piece in enumerate(pieces)}, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True
+    )
+    library = tokenizers.Tokenizer(model)
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if form == "normalizer":
+        library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        scheme = "never" if form == "none" else "first"
+        library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
+    library.decoder = decoders.Sequence(parts if form == "none" else [*parts, decoders.Strip(" ", 1, 0)])
+    library.add_special_tokens(["<unk>", "<s>", "</s>"])
+    library.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    return library
+
+
+@pytest.mark.parametrize("form", ["normalizer", "pre_tokenizer", "none"])
+@pytest.mark.parametrize("text", ["hello world", "hello  \n", "é💩x<0x41>", "", "he</s>llo"])
+def test_llama_s_tokenizer_json(form, text):
+    library = llama_json(form)
+    ours = Tokenizer.from_json(library.to_str())
+    assert ours.adds_bos
+    assert ours.encode(text, special=True) == library.encode(text).ids
+    library.encode_special_tokens = True
+    assert ours.encode(text) == library.encode(text).ids
+    ids = ours.encode(text, bos=False)
+    # As the library has it: half a character apart, and its blank before the text left out once.
+    assert ours.decode(ids) == library.decode(ids, skip_special_tokens=False) == text
+    inside = ours.decode(ids, continued=True)
+    assert inside == b"".join(map(ours.bytes_of, ids)).decode()
+    assert inside == (" " + text if text and form != "none" else text)
+    decoder = ours.decoder()
+    assert "".join([*map(decoder.push, ids), decoder.finish()]) == text
+
+
+def test_llama_s_tokenizer_json_by_token():
+    ours = Tokenizer.from_json(llama_json("normalizer").to_str())
+    assert ours.labels(ours.encode("hello é")) == ["<s>", "␣he", "ll", "o", "␣", "<0xC3>", "<0xA9>"]
+    assert ours.bytes_of(3 + 0xC3) == b"\xc3"
+    assert ours.id_of(" he") == ours.encode("he")[1]
+    assert ours.labels([ours.id_of("he")]) == ["he"]
+
+
+@pytest.mark.parametrize(("form", "labels"), [("normalizer", ["␣he", "␣he"]), ("pre_tokenizer", ["␣he", "he"])])
+def test_a_conversation_where_a_blank_is_put_before_a_text(tmp_path, form, labels):
+    # What a message says is encoded as if it were no control token, but stands where the template puts it.
+    config = {"chat_template": "{{ messages[0].content }}</s>{{ messages[1].content }}", "bos_token": "<s>"}
+    ours = Tokenizer.from_folder(folder_with(tmp_path, llama_json(form), tokenizer_config=config))
+    for content in ("he", "he</s>"):
+        ids = ours.encode_chat([{"role": "user", "content": content}] * 2)
+        assert ids.count(2) == 1
+        cut = ids.index(2)
+        assert ours.labels([ids[1], ids[cut + 1]]) == labels
+
+
+def test_a_whole_word_that_is_a_control_token_takes_no_further_blank():
+    pieces = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -2.0), *((sign, -5.0) for sign in "</s>a")]
+    library = tokenizers.Tokenizer(models.Unigram(pieces, 0, False))
+    library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always", split=False)
+    library.decoder = decoders.Metaspace("▁", prepend_scheme="always", split=False)
+    library.add_special_tokens(["<unk>", "</s>"])
+    ours = Tokenizer.from_json(library.to_str())
+    assert ours.decode(ours.encode("a</s>")) == "a</s>"
+    assert ours.control_ids.isdisjoint(ours.encode("a</s>"))
+
+
+@pytest.mark.parametrize("decoder", [None, decoders.BPEDecoder("</w>"), decoders.CTC("-", "|")])
+def test_other_decoders_give_their_text_token_by_token(decoder):
+    tokens = ["<unk>", "he", "llo</w>", "-", "|", "a", "a</w>"]
+    library = tokenizers.Tokenizer(models.WordLevel({token: id for id, token in enumerate(tokens)}, "<unk>"))
+    library.decoder = decoder
+    ours = Tokenizer.from_json(library.to_str())
+    for ids in ([1, 2, 1, 2], [5, 5, 3, 5, 4, 1], [6, 6, 5], [2], []):
+        whole = library.decode(ids, skip_special_tokens=False)
+        assert ours.decode(ids) == whole
+        pieces = ours.decoder()
+        assert "".join([*map(pieces.push, ids), pieces.finish()]) == whole
+    assert ours.labels([2, 3]) == ["llo</w>", "-"]
+
+
 # --- Broken files ---
 
 

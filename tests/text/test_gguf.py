@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spm
 from pellucid.text import TextError, Tokenizer
 
 # The rules as llama.cpp's src/llama-vocab.cpp writes them.
@@ -254,3 +255,99 @@ def test_a_huge_list_is_refused(tiny_metadata):
 def test_a_template_that_is_no_text_is_refused(tiny_metadata):
     with pytest.raises(TextError, match=r"tokenizer\.chat_template"):
         Tokenizer.from_gguf({**tiny_metadata, "tokenizer.chat_template": 7})
+
+
+# --- SentencePiece's BPE ---
+
+
+@pytest.fixture(scope="session")
+def llama():
+    """SentencePiece's own reader, and the same vocabulary as llama.cpp's converter writes it."""
+    options = {"user_defined_symbols": ["<u>"], "control_symbols": ["[INST]"]}
+    model = spm.trained("bpe", normalization_rule_name="identity", remove_extra_whitespaces=False, **options)
+    theirs = spm.processor(model)
+    ids = range(theirs.vocab_size())
+    kinds = [
+        (theirs.is_unknown, spm.UNKNOWN),
+        (theirs.is_control, spm.CONTROL),
+        (theirs.is_byte, spm.BYTE),
+        (lambda id: theirs.id_to_piece(id) == "<u>", spm.DEFINED),
+        (lambda id: True, spm.NORMAL),
+    ]
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [*map(theirs.id_to_piece, ids), "[PAD0]", "[PAD0]"],
+        "tokenizer.ggml.scores": [*map(theirs.get_score, ids), -1000.0, -1000.0],
+        "tokenizer.ggml.token_type": [*(next(kind for holds, kind in kinds if holds(id)) for id in ids), 5, 5],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+    return theirs, metadata
+
+
+@given(text=st.text("abc hello▁,12é日\n💩<>u", max_size=40) | st.text(max_size=12))
+def test_llama_equals_sentencepiece(llama, text):
+    theirs, metadata = llama
+    ours = Tokenizer.from_gguf(metadata)
+    assert ours.encode(text) == [1, *theirs.encode(text)]
+    assert ours.decode(ours.encode(text)) == "<s>" + text.replace("▁", " ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "opening", "body", "closing"),
+    [
+        ({}, [1], "hello", []),
+        ({"add_bos_token": False}, [], "hello", []),
+        ({"add_eos_token": True}, [1], "hello", [2]),
+    ],
+)
+def test_llama_frames_as_its_flags_say(llama, flags, opening, body, closing):
+    theirs, metadata = llama
+    ours = Tokenizer.from_gguf(metadata | {f"tokenizer.ggml.{key}": value for key, value in flags.items()})
+    assert ours.encode(body) == [*opening, *theirs.encode(body), *closing]
+
+
+def test_llama_without_a_blank_before_a_text(llama):
+    theirs, metadata = llama
+    ours = Tokenizer.from_gguf({**metadata, "tokenizer.ggml.add_space_prefix": False})
+    # With a blank written out, what stands before is the same.
+    assert ours.encode(" hello") == [1, *theirs.encode("hello")]
+    assert ours.decode(ours.encode("hello")) == "<s>hello"
+    assert ours.decode(ours.encode(" hello")) == "<s> hello"
+
+
+def test_llama_takes_extra_blanks_away_if_its_flag_says_so(llama):
+    theirs, metadata = llama
+    ours = Tokenizer.from_gguf({**metadata, "tokenizer.ggml.remove_extra_whitespaces": True})
+    assert ours.encode("  a   b ") == [1, *theirs.encode("a b")]
+
+
+def test_llama_has_no_text_for_what_only_fills_up(llama):
+    theirs, metadata = llama
+    ours, number = Tokenizer.from_gguf(metadata), theirs.vocab_size()
+    assert ours.ids_without_text(number + 3) == [number, number + 1, number + 2]
+    assert ours.control_ids == {0, 1, 2, theirs.piece_to_id("[INST]")}
+    assert ours.encode("a[INST]<u>", special=True)[2:] == [theirs.piece_to_id("[INST]"), *theirs.encode("<u>")]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("scores", None, "scores: expected a list"),
+        ("scores", [1.0], "numbers, one for each token, got 1"),
+        ("token_type", "short", "token_type"),
+        ("add_space_prefix", 1, "expected true or false"),
+        ("bos_token_id", 9_999, "9999"),
+    ],
+)
+def test_broken_metadata_of_llama_is_refused(llama, key, value, message):
+    with pytest.raises(TextError, match=message):
+        Tokenizer.from_gguf({**llama[1], f"tokenizer.ggml.{key}": value})
+
+
+def test_a_kind_that_is_none_is_refused(llama):
+    kinds = [*llama[1]["tokenizer.ggml.token_type"][:-1], 77]
+    with pytest.raises(TextError, match="77 is no kind"):
+        Tokenizer.from_gguf({**llama[1], "tokenizer.ggml.token_type": kinds})
