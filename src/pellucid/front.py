@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from .generation import Generation, Piece, Sampling, generate, stream
+from .generation import Generation, Piece, Sampling, Watch, generate, stream
 from .generation.choose import row_seeds
 from .inside.recorder import Recorder
 from .inside.trace import Trace, recorded, trace
@@ -160,7 +160,7 @@ class Model:
     def _traced(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Continue one prompt while its stream is recorded, the last token's too."""
         recorder = Recorder(self.transformer)
-        found = generate(self.transformer, self.tokenizer, [prompt], sampling, recorder.looks, read_last=True)[0]
+        found = generate(self.transformer, self.tokenizer, [prompt], sampling, Watch(recorder.looks, read_last=True))[0]
         ids = torch.tensor([[*found.prompt_ids, *found.ids]], device=self.device)
         return replace(found, trace=recorded(self.transformer, recorder, ids, self.tokenizer))
 

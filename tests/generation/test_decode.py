@@ -1,5 +1,7 @@
 """Decoding on ids: against Hugging Face's generate, one prompt at a time, and without a cache."""
 
+from dataclasses import replace
+
 import jaxtyping
 import pytest
 import torch
@@ -7,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from pellucid.generation import Decoding, Sampling
-from pellucid.model.config import Config, Dropout, Init, RMSNorm, SwiGLU
+from pellucid.generation import Decoding, Sampling, Watch
+from pellucid.model.config import Bidirectional, Config, Dropout, Init, RMSNorm, SwiGLU, Window
 from pellucid.model.rotary import DynamicNTK, LongRope, Rotary
 from pellucid.model.transformer import Transformer
-from tiny import build, configs, tiny_gpt2
+from tiny import arguments, build, configs, random_ids, tiny_gpt2
 
 PROMPTS = [[5, 6, 7, 8], [9, 10], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [11], [20, 21, 22, 23]]
 
@@ -136,7 +138,7 @@ def test_pos_1_a_batch_is_its_prompts_one_at_a_time(make, sampling):
         seed = None if sampling.seed is None else sampling.seed + row
         alone += decode(model, [prompt], Sampling(**(vars(sampling) | {"seed": seed})))
     assert_same(decode(model, PROMPTS, sampling), alone)
-    assert_same(decode(model, PROMPTS, sampling, read_last=True), alone)
+    assert_same(decode(model, PROMPTS, sampling, watch=Watch({}, True)), alone)
 
 
 @settings(max_examples=15)
@@ -198,19 +200,21 @@ def test_srv_3_zero_new_tokens_run_nothing():
 
 def test_a_stop_id_is_given_and_ends_its_row(saying):
     looks = saying([4, 5, 6, 7], start=2)
-    found = decode(tiny_gpt2(), [[1, 2]], Sampling(stop_ids=(6,)), looks=looks)[0]
+    found = decode(tiny_gpt2(), [[1, 2]], Sampling(stop_ids=(6,)), watch=Watch(looks))[0]
     assert (found[0], found[2]) == ([4, 5, 6], [None, None, "stop"])
 
 
 def test_a_stop_id_at_the_last_place_is_a_stop(saying):
-    found = decode(tiny_gpt2(), [[1, 2]], Sampling(max_new_tokens=2, stop_ids=(5,)), looks=saying([4, 5], start=2))[0]
+    found = decode(
+        tiny_gpt2(), [[1, 2]], Sampling(max_new_tokens=2, stop_ids=(5,)), watch=Watch(saying([4, 5], start=2))
+    )[0]
     assert found[2] == [None, "stop"]
 
 
 def test_stop_ids_are_held_back_up_to_the_minimum(saying):
     looks = saying([6], start=2)
     sampling = Sampling(min_new_tokens=3, max_new_tokens=9, stop_ids=(6,))
-    assert decode(tiny_gpt2(), [[1, 2]], sampling, looks=looks)[0][0] == [0, 0, 0, 6]
+    assert decode(tiny_gpt2(), [[1, 2]], sampling, watch=Watch(looks))[0][0] == [0, 0, 0, 6]
 
 
 def test_the_caller_ends_a_row():
@@ -233,7 +237,7 @@ def test_rows_that_ended_leave_the_batch(saying):
 
     looks = {"0.stream": see}
     prompts = [list(range(14)), [1, 2], [3, 4]]
-    steps = list(Decoding(tiny_gpt2(), prompts, Sampling(max_new_tokens=4), looks=looks))
+    steps = list(Decoding(tiny_gpt2(), prompts, Sampling(max_new_tokens=4), watch=Watch(looks)))
     assert [step.rows for step in steps] == [(0, 1, 2), (0, 1, 2), (1, 2), (1, 2)]
     assert shapes == [(3, 14), (3, 1), (2, 1), (2, 1)]
     assert padded == [True, True, False, False]  # the rows that are left are equally long
@@ -255,7 +259,7 @@ def test_the_last_token_is_read_when_asked(max_new):
     model = tiny_gpt2()
     looks, kept = recording()
     sampling = Sampling(max_new_tokens=max_new)
-    ids = [5, 6, 7] + decode(model, [[5, 6, 7]], sampling, looks=looks, read_last=True)[0][0]
+    ids = [5, 6, 7] + decode(model, [[5, 6, 7]], sampling, watch=Watch(looks, True))[0][0]
     assert len(ids) == min(3 + max_new, 16)
     whole, expected = recording()
     model(torch.tensor([ids]), looks=whole)
@@ -268,7 +272,7 @@ def test_steps_name_the_rows_that_looks_see():
     sampling = Sampling(max_new_tokens=30, temperature=1.0, seed=0, stop_ids=tuple(range(12)))
     sequences = [list(prompt) for prompt in PROMPTS]
     states = [{} for _ in PROMPTS]
-    for step in Decoding(model, PROMPTS, sampling, looks=looks, read_last=True):
+    for step in Decoding(model, PROMPTS, sampling, watch=Watch(looks, True)):
         value, positions, real = kept.pop()
         for index, row in enumerate(step.rows):
             for column in range(value.shape[1]):
@@ -292,7 +296,7 @@ def test_the_prompts_last_position_alone_is_unembedded():
         shapes.append((tuple(value.shape), tuple(place.positions.shape)))
         return value
 
-    decode(tiny_gpt2(), [[1, 2, 3], [4, 5, 6]], Sampling(max_new_tokens=2), looks={"logits": see})
+    decode(tiny_gpt2(), [[1, 2, 3], [4, 5, 6]], Sampling(max_new_tokens=2), watch=Watch({"logits": see}))
     assert shapes == [((2, 1, 50), (1, 1))] * 2
 
 
@@ -312,7 +316,7 @@ def test_gradients_are_off_inside_and_untouched_outside():
         seen.append(value)
         return value
 
-    for _ in Decoding(model, [[1]], Sampling(max_new_tokens=2), looks={"2.stream": see}):
+    for _ in Decoding(model, [[1]], Sampling(max_new_tokens=2), watch=Watch({"2.stream": see})):
         assert torch.is_grad_enabled()
     assert len(seen) == 2
     assert not any(value.requires_grad or value.is_inference() for value in seen)
@@ -362,3 +366,37 @@ def test_frequencies_are_those_of_the_declared_length(scaling):
     assert logits[0, 3:].argmax(-1).tolist() == ids
     with pytest.raises(ValueError, match="apart"):
         Decoding(model, [[1], [1] * 20], Sampling(max_new_tokens=4))
+
+
+@settings(max_examples=25)
+@given(configs("causal"), st.integers(1, 12))
+def test_every_form_decodes_the_tokens_of_full_passes(config, length):
+    """Windows roll, encoders are attended to, rows leave: each token is the best one of a pass over all before it."""
+    config = replace(config, n_token_types=0)
+    model, ids = build(config), random_ids(3, length)
+    extra = arguments(config, 3, 5)
+    memory = None if config.encoder is None else model.encode(extra["source"])
+    found = decode(model, ids.tolist(), Sampling(max_new_tokens=8, stop_ids=(1, 2, 3)), memory=memory)
+    for row, (made, logprobs, _) in enumerate(found):
+        text, source = ids[row : row + 1], {name: value[row : row + 1] for name, value in extra.items()}
+        for token, logprob in zip(made, logprobs, strict=True):
+            logits = model(text, **source)[0, -1]
+            assert int(logits.argmax()) == token
+            assert logprob == pytest.approx(float(logits.log_softmax(-1)[token]), abs=1e-9)
+            text = torch.cat((text, torch.tensor([[token]])), dim=1)
+
+
+def test_mistral_a_long_prompt_is_read_window_by_window():
+    config = Config(50, 64, 2, 24, 4, masks=(Window(5), Window(7)), positions=Rotary(), init=Init(0.5))
+    widest = []
+    watch = Watch({"0.stream": lambda value, _place, _keys: widest.append(value.shape[1]) or value})
+    model, prompt = build(config), random_ids(1, 40)[0].tolist()
+    found = decode(model, [prompt], Sampling(max_new_tokens=3), watch=watch)[0][0]
+    assert widest == [7, 7, 7, 7, 7, 5, 1, 1]
+    assert found[0] == int(model(torch.tensor([prompt]))[0, -1].argmax())
+
+
+def test_a_model_that_sees_both_ways_cannot_be_continued():
+    model = build(Config(50, 16, 1, 12, 2, masks=(Bidirectional(),)))
+    with pytest.raises(ValueError, match="cannot be continued"):
+        decode(model, [[1, 2]])

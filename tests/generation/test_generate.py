@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pellucid.generation import Piece, Sampling, generate, stream
+from pellucid.generation import Piece, Sampling, Watch, generate, stream
 from pellucid.model.config import Config, Init
 from pellucid.model.rotary import DynamicNTK, Rotary
 from tiny import build, tiny_gpt2
@@ -38,27 +38,27 @@ def test_srv_2_stop_strings(words, saying, said, stop, text, reason):
     ids = [pieces.index(token.encode()) for token in tokens]
     sampling = Sampling(max_new_tokens=len(ids), stop=(stop,))
     looks = saying(ids, start=2)
-    found = generate(tiny_gpt2(), tokenizer, [[1, 2]], sampling, looks)[0]
+    found = generate(tiny_gpt2(), tokenizer, [[1, 2]], sampling, Watch(looks))[0]
     assert (found.text, found.finish_reason) == (text, reason)
     assert list(found.ids) == ids[: len(found.ids)]
-    streamed = list(stream(tiny_gpt2(), tokenizer, [1, 2], sampling, looks))
+    streamed = list(stream(tiny_gpt2(), tokenizer, [1, 2], sampling, Watch(looks)))
     assert "".join(piece.text for piece in streamed) == text
     assert [piece.finish_reason for piece in streamed] == [None] * (len(found.ids) - 1) + [reason]
 
 
 def test_a_stop_string_ends_the_row_at_once(words, saying):
     pieces = pieces_of(["a", "b", "c"])
-    found = generate(tiny_gpt2(), words(pieces), [[1]], Sampling(stop=("b",)), saying([0, 1, 2], start=1))[0]
+    found = generate(tiny_gpt2(), words(pieces), [[1]], Sampling(stop=("b",)), Watch(saying([0, 1, 2], start=1)))[0]
     assert (found.text, found.ids, found.finish_reason) == ("a", (0, 1), "stop")
 
 
 def test_a_stop_id_is_in_the_ids_and_not_in_the_text(words, saying):
     tokenizer = words(pieces_of(["a", "b"]), eos_ids=(EOS, 60))
     looks = saying([0, 1, EOS, 0], start=1)
-    found = generate(tiny_gpt2(), tokenizer, [[1]], None, looks)[0]
+    found = generate(tiny_gpt2(), tokenizer, [[1]], None, Watch(looks))[0]
     assert (found.text, found.ids, found.finish_reason) == ("ab", (0, 1, EOS), "stop")
     assert len(found.logprobs) == 3
-    found = generate(tiny_gpt2(), tokenizer, [[1]], Sampling(stop_ids=(1,)), looks)[0]
+    found = generate(tiny_gpt2(), tokenizer, [[1]], Sampling(stop_ids=(1,)), Watch(looks))[0]
     assert (found.text, found.ids) == ("a", (0, 1))
 
 
@@ -74,8 +74,8 @@ def test_a_stop_id_is_in_the_ids_and_not_in_the_text(words, saying):
 def test_srv_1_streams_hold_half_characters(gpt2_words, saying, ids, deltas, text):
     model = tiny_gpt2(vocab_size=50257, d_model=8, n_heads=2, n_layers=1)
     sampling, looks = Sampling(max_new_tokens=len(ids)), saying(ids, start=1)
-    assert [piece.text for piece in stream(model, gpt2_words, [11], sampling, looks)] == deltas
-    assert generate(model, gpt2_words, [[11]], sampling, looks)[0].text == text
+    assert [piece.text for piece in stream(model, gpt2_words, [11], sampling, Watch(looks))] == deltas
+    assert generate(model, gpt2_words, [[11]], sampling, Watch(looks))[0].text == text
 
 
 def test_srv_1_joined_deltas_are_the_full_decode(gpt2_words):
@@ -98,9 +98,9 @@ def test_gen_4_a_padded_vocabulary_gives_only_ids_with_text(gpt2_words):
         return value
 
     looks = {"logits": favour_padding}
-    assert generate(model, gpt2_words, [[11]], Sampling(max_new_tokens=3), looks)[0].ids == (11, 11, 11)
+    assert generate(model, gpt2_words, [[11]], Sampling(max_new_tokens=3), Watch(looks))[0].ids == (11, 11, 11)
     sampling = Sampling(max_new_tokens=15, temperature=2.0, seed=0)
-    drawn = [id for found in generate(model, gpt2_words, [[11]] * 20, sampling, looks) for id in found.ids]
+    drawn = [id for found in generate(model, gpt2_words, [[11]] * 20, sampling, Watch(looks)) for id in found.ids]
     assert max(drawn) < 50257
 
 
@@ -190,7 +190,7 @@ def test_a_stream_runs_only_as_far_as_it_is_read(words):
         calls.append(value.shape[1])
         return value
 
-    pieces = stream(tiny_gpt2(), words(pieces_of([])), [1, 2], Sampling(max_new_tokens=9), {"0.stream": see})
+    pieces = stream(tiny_gpt2(), words(pieces_of([])), [1, 2], Sampling(max_new_tokens=9), Watch({"0.stream": see}))
     assert calls == []
     assert isinstance(next(pieces), Piece)
     next(pieces)

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..model.cache import Cache
-from ..model.config import Config, Dropout
-from ..model.flow import Looks, Pass
-from ..model.place import Place
+from ..model.config import Config, Dropout, Window
+from ..model.flow import Looks, Memory, Pass
+from ..model.place import pick, tail
 from ..model.rotary import Rotary, frequencies
 from ..model.transformer import Transformer
 from .choose import Chooser, row_seeds
@@ -42,6 +42,18 @@ class Step:
     tokens: tuple[Token, ...]
 
 
+@dataclass(frozen=True)
+class Watch:
+    """Who looks at every forward pass, whose rows the step names; of "final.*" and "logits" the last column alone.
+
+    With `read_last` the final token of every row is read too (without unembedding it), so that looks have seen every
+    token of the sequence.
+    """
+
+    looks: Looks
+    read_last: bool = False
+
+
 class Decoding:
     """The tokens that follow each prompt of a batch, as steps to iterate over.
 
@@ -50,9 +62,9 @@ class Decoding:
     `sampling.max_new_tokens` or where prompt and output fill `config.context_length`; then it leaves the batch. Ids of
     `forbidden_ids` are never chosen.
 
-    `looks` see every forward pass, whose rows the step names; at "final.*" and "logits" they see only the last column.
-    With `read_last` the final token of every row is read too (without unembedding it), so that looks have seen every
-    token of the sequence. Gradients are off, and so is dropout, in whatever mode the model is.
+    An encoder-decoder needs the encoder's `memory`, one row per prompt. A long prompt of a model that sees through
+    windows alone is read window by window, so that no more is held than a window. Gradients are off, and so is
+    dropout, in whatever mode the model is.
 
     Raises ValueError, before any kernel runs, for a prompt that is empty, not made of ids of the vocabulary, or longer
     than the context, and for prompts whose lengths ask for different rotary frequencies (see `same_rotation`).
@@ -64,11 +76,11 @@ class Decoding:
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         forbidden_ids: Sequence[int] = (),
-        looks: Looks | None = None,
-        read_last: bool = False,
+        watch: Watch | None = None,
+        memory: Memory | None = None,
     ):
         config = transformer.config
-        self.transformer, self.looks, self.read_last = transformer, looks, read_last
+        self.transformer, self.watch, self.memory = transformer, watch or Watch({}), memory
         self.prompts = [checked(prompt, row, config) for row, prompt in enumerate(prompts)]
         self.forbidden_ids = forbidden_ids
         self.sampling = replace(sampling, seed=row_seeds(sampling, len(prompts)))
@@ -86,28 +98,48 @@ class Decoding:
     def __iter__(self) -> Iterator[Step]:
         self._stopped.clear()
         running = [row for row, room in enumerate(self.room) if room]
-        held = list(range(len(self.prompts))) if self.read_last else running
+        held = list(range(len(self.prompts))) if self.watch.read_last else running
         if not held:
             return
         weight = self.transformer.embed.words
-        chooser, cache = Chooser(self.sampling, self.prompts, weight, self.forbidden_ids), Cache()
+        chooser = Chooser(self.sampling, self.prompts, weight, self.forbidden_ids)
+        cache, memory = Cache(self.transformer.config.masks), self._memory(held)
         ids, mask = pad([self.prompts[row] for row in held], weight.device)
         while held:
-            x, here = self._read(ids, mask, cache)
+            x, here = self._prefill(ids, mask, cache, memory)
             tokens = self._choose(x, here, [held.index(row) for row in running], running, chooser) if running else ()
             yield Step(tuple(held), tokens)
             new = {token.row: token.id for token in tokens}
             running = [token.row for token in tokens if not (token.finish_reason or token.row in self._stopped)]
-            kept = list(new) if self.read_last else running
+            kept = list(new) if self.watch.read_last else running
             if kept and kept != held:
-                cache.keep([held.index(row) for row in kept])
+                index = [held.index(row) for row in kept]
+                cache.keep(index)
+                memory = None if memory is None else memory.pick(index)
             held = kept
             ids, mask = torch.tensor([[new[row]] for row in held], device=weight.device), None
 
+    def _memory(self, rows: list[int]) -> Memory | None:
+        """The memory of some prompts, whose keys and values are kept from step to step."""
+        if self.memory is None:
+            return None
+        return replace(self.memory.pick(rows), kept={})
+
+    def _prefill(
+        self, ids: Int[Tensor, "B T"], mask: Tensor | None, cache: Cache, memory: Memory | None
+    ) -> tuple[Float[Tensor, "B t D"], Pass]:
+        """The final stream of new columns; of the last chunk alone where a long prompt is read in several."""
+        chunk = chunk_size(self.transformer.config) if mask is None else None
+        *before, last = ids.split(chunk, dim=1) if chunk else (ids,)
+        for part in before:
+            self._read(part, None, cache, memory)
+        return self._read(last, mask, cache, memory)
+
     @torch.no_grad()
-    def _read(self, ids: Int[Tensor, "B T"], mask: Tensor | None, cache: Cache) -> tuple[Float[Tensor, "B T D"], Pass]:
-        """The final stream of new columns."""
-        here = self.transformer.begin(ids, mask, cache, self.looks, self.length)
+    def _read(
+        self, ids: Int[Tensor, "B T"], mask: Tensor | None, cache: Cache, memory: Memory | None
+    ) -> tuple[Float[Tensor, "B T D"], Pass]:
+        here = self.transformer.begin(ids, mask, cache, self.watch.looks, self.length, memory)
         here = replace(here, dropout=Dropout())
         return self.transformer.run(self.transformer.embed(ids, here), here), here
 
@@ -116,7 +148,7 @@ class Decoding:
         self, x: Float[Tensor, "B T D"], here: Pass, index: list[int], rows: list[int], chooser: Chooser
     ) -> tuple[Token, ...]:
         """Unembed the last column of the rows that go on, and choose."""
-        last = replace(here, place=last_column(here.place, index))
+        last = replace(here, place=pick(tail(here.place, x.shape[1] - 1), index))
         ids, logprobs = chooser(self.transformer.logits(x[index, -1:], last)[:, 0], rows)
         return tuple(
             Token(row, id, logprob, self._reason(row, id, chooser.made))
@@ -127,6 +159,12 @@ class Decoding:
         if id in self.sampling.stop_ids:
             return "stop"
         return "length" if made == self.room[row] else None
+
+
+def chunk_size(config: Config) -> int | None:
+    """How many columns of a long prompt to read at once: the widest window, if every layer has one."""
+    widths = [mask.width if isinstance(mask, Window) else None for mask in config.masks]
+    return None if None in widths else max(width for width in widths if width is not None)
 
 
 def total(prompt: int, config: Config, sampling: Sampling) -> int:
@@ -165,10 +203,3 @@ def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Ten
     if min(lengths) == T:
         return ids, None
     return ids, torch.tensor([[0] * (T - n) + [1] * n for n in lengths], device=device)
-
-
-def last_column(place: Place, rows: list[int]) -> Place:
-    """Where the last column of some rows stands."""
-    if place.real is None:
-        return Place(place.positions[:, -1:], None, place.end, place.length)
-    return Place(place.positions[rows, -1:], place.real[rows, -1:], place.end, place.length)

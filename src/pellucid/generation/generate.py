@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..model.flow import Looks
+import torch
+
+from ..model.flow import Memory
 from ..model.transformer import Transformer
 from .choose import row_seeds
-from .decode import Decoding, FinishReason, Token, checked, same_rotation, total
+from .decode import Decoding, FinishReason, Token, Watch, checked, pad, same_rotation, total
 from .line import Line, Tokenizer
 from .sampling import Sampling
 
@@ -46,13 +48,14 @@ def generate(
     tokenizer: Tokenizer | None,
     prompts: Sequence[Prompt],
     sampling: Sampling | None = None,
-    looks: Looks | None = None,
-    read_last: bool = False,
+    watch: Watch | None = None,
+    sources: Sequence[Prompt] | None = None,
 ) -> list[Generation]:
     """Continue every prompt, each as if it were alone; one record per prompt, in their order.
 
     A prompt is a text or a list of ids. An empty one starts from the tokenizer's BOS token, which `prompt_ids` then
-    shows. Without a tokenizer prompts are ids and `text` stays empty. `looks` and `read_last`: see `Decoding`.
+    shows. Without a tokenizer prompts are ids and `text` stays empty. `watch`: see `Decoding`. An
+    encoder-decoder reads `sources`, one text or list of ids for each prompt.
 
     Raises ValueError for a prompt that is empty while there is no BOS token, too long for the context, or made of
     something else than text or ids.
@@ -64,9 +67,11 @@ def generate(
     seeds, forbidden = row_seeds(sampling, len(ids)), _without_text(transformer, tokenizer)
     sampling = _with_eos(sampling, transformer, tokenizer)
     pieces: list[list[Piece]] = [[] for _ in ids]
+    memory = _memory(transformer, tokenizer, sources, watch)
     for rows in same_rotation([total(len(prompt), transformer.config, sampling) for prompt in ids], transformer.config):
         group = replace(sampling, seed=tuple(seeds[row] for row in rows))
-        decoding = Decoding(transformer, [ids[row] for row in rows], group, forbidden, looks, read_last)
+        own = None if memory is None else memory.pick(rows)
+        decoding = Decoding(transformer, [ids[row] for row in rows], group, forbidden, watch, own)
         for row, piece in _pieces(decoding, tokenizer):
             pieces[rows[row]].append(piece)
     return [_gathered(prompt, parts) for prompt, parts in zip(ids, pieces, strict=True)]
@@ -77,8 +82,8 @@ def stream(
     tokenizer: Tokenizer | None,
     prompt: Prompt,
     sampling: Sampling | None = None,
-    looks: Looks | None = None,
-    read_last: bool = False,
+    watch: Watch | None = None,
+    source: Prompt | None = None,
 ) -> Iterator[Piece]:
     """Continue one prompt, piece by piece: the pieces' text, joined, is what `generate` gives.
 
@@ -87,7 +92,8 @@ def stream(
     """
     ids = prompt_ids(prompt, 0, transformer, tokenizer)
     sampling = _with_eos(sampling or Sampling(), transformer, tokenizer)
-    decoding = Decoding(transformer, [ids], sampling, _without_text(transformer, tokenizer), looks, read_last)
+    memory = _memory(transformer, tokenizer, None if source is None else [source], watch)
+    decoding = Decoding(transformer, [ids], sampling, _without_text(transformer, tokenizer), watch, memory)
     return (piece for _, piece in _pieces(decoding, tokenizer))
 
 
@@ -104,6 +110,20 @@ def prompt_ids(prompt: Prompt, row: int, transformer: Transformer, tokenizer: To
     if not ids and tokenizer is not None and tokenizer.bos_id is not None:
         ids = [tokenizer.bos_id]
     return checked(ids, row, transformer.config)
+
+
+@torch.no_grad()
+def _memory(
+    transformer: Transformer, tokenizer: Tokenizer | None, sources: Sequence[Prompt] | None, watch: Watch | None
+) -> Memory | None:
+    """What the encoder makes of the source texts."""
+    if sources is None:
+        return None
+    if transformer.encoder is None:
+        raise ValueError("this model has no encoder: it takes no source text")
+    rows = [prompt_ids(source, row, transformer.encoder, tokenizer) for row, source in enumerate(sources)]
+    ids, mask = pad(rows, transformer.W_U.device)
+    return transformer.encode(ids, mask, watch.looks if watch else None)
 
 
 def _with_eos(sampling: Sampling, transformer: Transformer, tokenizer: Tokenizer | None) -> Sampling:
