@@ -1,9 +1,14 @@
 """Every family that is read and written, by its model_type."""
 
-from . import gpt2, llama
+from . import bert, gpt2, gpt_neo, gpt_neox, llama, marian, mistral
 from .family import Family
 
 FAMILIES: dict[str, Family] = {
     "gpt2": gpt2.FAMILY,
     "llama": llama.FAMILY,
+    "mistral": mistral.FAMILY,
+    "gpt_neox": gpt_neox.FAMILY,
+    "gpt_neo": gpt_neo.FAMILY,
+    "bert": bert.FAMILY,
+    "marian": marian.FAMILY,
 }

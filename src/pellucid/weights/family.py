@@ -1,16 +1,14 @@
 """What there is to know of a family on disk: its config.json both ways, and its tables of names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from ..model.config import Config
 from .names import Layout
 
 
-def as_read(config: Config, tensors: Mapping[str, Tensor]) -> Config:
+def as_read(config: Config, names: Collection[str]) -> Config:
     """The config as config.json has it: the tensors say no more."""
     return config
 
@@ -21,7 +19,7 @@ class Family:
 
     `read_config` takes config.json's fields and what to call them in errors, and gives the Config and what belongs to
     generation. `write_config` is its inverse for the configs that the family can express; of others it writes what it
-    can, and whoever saves compares. `settle` completes a config from the file's tensors (under their plain names), for
+    can, and whoever saves compares. `settle` completes a config from the plain names of the file's tensors, for
     families whose files may hold more than the architecture asks for.
     """
 
@@ -30,4 +28,4 @@ class Family:
     read_config: Callable[[Mapping[str, Any], str], tuple[Config, dict[str, Any]]]
     write_config: Callable[[Config], dict[str, Any]]
     layout: Callable[[Config], Layout]
-    settle: Callable[[Config, Mapping[str, Tensor]], Config] = as_read
+    settle: Callable[[Config, Collection[str]], Config] = as_read

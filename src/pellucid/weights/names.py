@@ -133,7 +133,7 @@ def clean(layout: Layout, tensors: Mapping[str, _T]) -> dict[str, _T]:
 
 def check_layers(layout: Layout, tensors: Mapping[str, Shaped], config: Config) -> None:
     """Refuse a config of more layers than there are tensors, before anything is made for each of them."""
-    encoder = vars(config).get("encoder")
+    encoder = config.encoder
     layers = config.n_layers + (encoder.n_layers if encoder else 0)
     if layers > len(tensors):
         raise CheckpointError(
@@ -187,7 +187,7 @@ def write(layout: Layout, state: Mapping[str, Tensor], config: Config) -> dict[s
 
 def part_of(config: Config, ours: str) -> Config:
     """The config that one of our tensors goes by: the encoder's own for the encoder's."""
-    encoder = vars(config).get("encoder")
+    encoder = config.encoder
     return encoder if encoder is not None and ours.startswith(ENCODER) else config
 
 
