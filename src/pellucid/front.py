@@ -3,14 +3,15 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from .generation import Generation, Piece, Sampling, Watch, generate, stream
+from .generation import Generation, Piece, Sampling, Watch, embed, fill, generate, stream
 from .generation.choose import row_seeds
+from .generation.prompts import is_one, pad_right
 from .inside.recorder import Recorder
 from .inside.trace import Trace, recorded, trace
 from .model.budget import Budget, budget
@@ -18,10 +19,9 @@ from .model.config import Config
 from .model.sites import sites
 from .model.transformer import Transformer
 from .text import Tokenizer
+from .text.finding import find_tokenizer
 from .views.table import Table
 from .weights.loading import load_checkpoint
-
-TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "encoder.json")
 
 Prompt = str | Sequence[int]
 
@@ -35,11 +35,13 @@ class Model:
         tokenizer: Tokenizer | None = None,
         name: str = "model",
         eos_ids: tuple[int, ...] = (),
+        start_id: int | None = None,
     ):
         self.transformer = transformer
         self.tokenizer = tokenizer
         self.name = name
         self.eos_ids = eos_ids
+        self.start_id = start_id  # what an encoder-decoder's answer begins with
 
     @property
     def config(self) -> Config:
@@ -84,19 +86,27 @@ class Model:
         return self._words().decode(list(ids))
 
     def trace(
-        self, prompt: str | Sequence[Any] | Tensor, mask: Tensor | Sequence[Sequence[int]] | None = None
+        self,
+        prompt: str | Sequence[Any] | Tensor,
+        mask: Tensor | Sequence[Sequence[int]] | None = None,
+        *,
+        types: Tensor | Sequence[Sequence[int]] | None = None,
+        source: str | Sequence[Any] | Tensor | None = None,
     ) -> Trace:
         """Run the model on a text, token ids, or a list of either, and keep the stream.
 
         Texts of different lengths are padded on the right and masked. Ids given as a tensor (B x T) or as rows may come
-        with a `mask` of their shape: 1 a token, 0 padding, on either side.
+        with a `mask` of their shape: 1 a token, 0 padding, on either side. `types` are BERT's token types, of the same
+        shape. An encoder-decoder reads `source`, one text for each prompt.
         """
-        if mask is not None and not isinstance(mask, Tensor):
-            mask = torch.tensor(mask)
-        ids, padding = self._batch(prompt)
-        if mask is not None and padding is not None:
-            raise ValueError("a mask goes with ids of one length; texts of different lengths get theirs by themselves")
-        return trace(self.transformer, ids, padding if mask is None else mask, self.tokenizer)
+        ids, mask = self._batch(prompt, mask)
+        types = types if types is None or isinstance(types, Tensor) else torch.tensor(types)
+        if self.transformer.encoder is None or source is None:
+            if source is not None:
+                raise ValueError(f"{self.name} has no encoder: it takes no source text")
+            return trace(self.transformer, ids, mask, self.tokenizer, types)
+        encoder = trace(self.transformer.encoder, *self._batch(source), self.tokenizer)
+        return trace(self.transformer, ids, mask, self.tokenizer, types, encoder)
 
     @overload
     def generate(
@@ -121,8 +131,9 @@ class Model:
     ) -> Generation | list[Generation]:
         """Continue one prompt, or several at a time; each gives one record.
 
-        `options` are fields of `Sampling` (max_new_tokens=, temperature=, ...). With `trace` the record carries the
-        trace of the whole sequence, prompt and continuation.
+        The prompt of an encoder-decoder is the text that its encoder reads; what is generated is the answer. `options`
+        are fields of `Sampling` (max_new_tokens=, temperature=, ...). With `trace` the record carries the trace of the
+        whole sequence, prompt and continuation.
         """
         settings = self._sampling(sampling, options)
         one = is_one(prompt)
@@ -133,12 +144,29 @@ class Model:
                 self._traced(each, replace(settings, seed=seed)) for each, seed in zip(prompts, seeds, strict=True)
             ]
         else:
-            found = generate(self.transformer, self.tokenizer, prompts, settings)
+            starts, sources = self._asked(prompts)
+            found = generate(self.transformer, self.tokenizer, starts, settings, sources=sources)
         return found[0] if one else found
+
+    def fill(self, text: str, k: int = 5) -> Table:
+        """The k most probable tokens for each mask in a text, as a table; masks are written as in "[MASK]"."""
+        found = [each for mask in fill(self.transformer, self._words(), text, k) for each in mask]
+        rows = tuple((each.position, each.token, each.id, each.probability, each.text) for each in found)
+        return Table("masked tokens", ("position", "token", "id", "probability", "text"), rows)
+
+    def embed(
+        self, texts: str | Sequence[Any], pooling: Literal["mean", "first"] = "mean", unit: bool = False
+    ) -> Float[Tensor, "N D"]:
+        """One vector for each text: the final stream's mean over its tokens, or the first token's; `unit` length."""
+        return embed(
+            self.transformer, [self._ids(text) for text in ([texts] if is_one(texts) else texts)], pooling, unit
+        )
 
     def stream(self, prompt: Prompt, sampling: Sampling | None = None, **options: Any) -> Iterator[Piece]:
         """Continue a prompt, token by token."""
-        return stream(self.transformer, self.tokenizer, prompt, self._sampling(sampling, options))
+        (start,), source = self._asked([prompt])
+        settings = self._sampling(sampling, options)
+        return stream(self.transformer, self.tokenizer, start, settings, source=source[0] if source else None)
 
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """A conversation as the model was taught to read it, up to where its answer begins."""
@@ -160,26 +188,41 @@ class Model:
     def _traced(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Continue one prompt while its stream is recorded, the last token's too."""
         recorder = Recorder(self.transformer)
-        found = generate(self.transformer, self.tokenizer, [prompt], sampling, Watch(recorder.looks, read_last=True))[0]
+        starts, sources = self._asked([prompt])
+        watch = Watch(recorder.looks, read_last=True)
+        found = generate(self.transformer, self.tokenizer, starts, sampling, watch, sources)[0]
         ids = torch.tensor([[*found.prompt_ids, *found.ids]], device=self.device)
-        return replace(found, trace=recorded(self.transformer, recorder, ids, self.tokenizer))
+        whole = recorded(self.transformer, recorder, ids, self.tokenizer)
+        if self.transformer.encoder is not None:
+            encoder = trace(self.transformer.encoder, *self._batch(prompt), self.tokenizer)
+            whole = replace(whole, source=encoder)
+        return replace(found, trace=whole)
 
     def _ids(self, prompt: Prompt) -> list[int]:
         return self.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
-    def _batch(self, prompt: str | Sequence[Any] | Tensor) -> tuple[Tensor, Tensor | None]:
-        """Ids B x T, and a padding mask where rows differ in length."""
+    def _batch(
+        self, prompt: str | Sequence[Any] | Tensor, mask: Tensor | Sequence[Sequence[int]] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Ids B x T, and a padding mask: the given one, or one that says where rows differ in length."""
+        mask = mask if mask is None or isinstance(mask, Tensor) else torch.tensor(mask)
         if isinstance(prompt, Tensor):
-            ids = prompt[None] if prompt.ndim == 1 else prompt
-            return ids.to(self.device), None
+            return (prompt[None] if prompt.ndim == 1 else prompt).to(self.device), mask
         rows = [self._ids(item) for item in ([prompt] if is_one(prompt) else prompt)]
-        longest = max((len(row) for row in rows), default=0)
         if not rows or not all(rows):
             raise ValueError("there is nothing to trace: a prompt has no tokens")
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
-        if all(len(row) == longest for row in rows):
-            return ids, None
-        return ids, torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=self.device)
+        ids, padding = pad_right(rows, self.device)
+        if mask is not None and padding is not None:
+            raise ValueError("a mask goes with ids of one length; texts of different lengths get theirs by themselves")
+        return ids, padding if mask is None else mask
+
+    def _asked(self, prompts: list[Any]) -> tuple[list[Any], list[Any] | None]:
+        """What is continued, and what an encoder reads first: an encoder-decoder's prompt is its source text."""
+        if self.transformer.encoder is None:
+            return prompts, None
+        if self.start_id is None:
+            raise ValueError(f"{self.name} does not say which id its answers begin with: give the Model its start_id")
+        return [[self.start_id]] * len(prompts), prompts
 
 
 def load(
@@ -190,29 +233,16 @@ def load(
     `dtype` None keeps the file's precision (float32 for quantized files). Raises ValueError with what was expected when
     the name is unknown or the files do not make a model this package has.
     """
-    checkpoint = load_checkpoint(name, device, dtype)
-    tokenizer = None
-    if checkpoint.gguf_metadata is not None:
-        tokenizer = Tokenizer.from_gguf(checkpoint.gguf_metadata)
-    elif checkpoint.folder is not None and has_tokenizer(checkpoint.folder):
-        tokenizer = Tokenizer.from_folder(checkpoint.folder)
-    return Model(checkpoint.transformer, tokenizer, os.fspath(name), end_ids(checkpoint.generation))
-
-
-def is_one(prompt: str | Sequence[Any]) -> bool:
-    """Whether a prompt is one text or one list of ids, not a list of either; an empty list is one prompt of no ids."""
-    return isinstance(prompt, str) or all(isinstance(item, int) for item in prompt)
+    found = load_checkpoint(name, device, dtype)
+    tokenizer = find_tokenizer(found.folder, found.tokenizer_file, found.gguf_metadata)
+    ends, start = end_ids(found.generation), found.generation.get("decoder_start_token_id")
+    return Model(found.transformer, tokenizer, os.fspath(name), ends, start)
 
 
 def end_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
     """The end-of-text ids that a checkpoint's own settings name: none, one, or a list."""
     found = settings.get("eos_token_id")
     return tuple(found) if isinstance(found, list) else () if found is None else (found,)
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a tokenizer lies beside the weights; a model without one takes ids."""
-    return any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
 def with_options(sampling: Sampling | None, options: Mapping[str, Any]) -> Sampling:

@@ -16,6 +16,7 @@ from ..model.place import pick, tail
 from ..model.rotary import Rotary, frequencies
 from ..model.transformer import Transformer
 from .choose import Chooser, row_seeds
+from .prompts import pad_left
 from .sampling import Sampling
 
 FinishReason = Literal["stop", "length"]
@@ -104,7 +105,7 @@ class Decoding:
         weight = self.transformer.embed.words
         chooser = Chooser(self.sampling, self.prompts, weight, self.forbidden_ids)
         cache, memory = Cache(self.transformer.config.masks), self._memory(held)
-        ids, mask = pad([self.prompts[row] for row in held], weight.device)
+        ids, mask = pad_left([self.prompts[row] for row in held], weight.device)
         while held:
             x, here = self._prefill(ids, mask, cache, memory)
             tokens = self._choose(x, here, [held.index(row) for row in running], running, chooser) if running else ()
@@ -193,13 +194,3 @@ def checked(prompt: Sequence[int], row: int, config: Config) -> list[int]:
     if len(ids) > config.context_length:
         raise ValueError(f"prompt {row} has {len(ids)} tokens, the context only {config.context_length}: shorten it")
     return ids
-
-
-def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"] | None]:
-    """Ids with id 0 before the shorter prompts, and the mask that says so (none if all are equally long)."""
-    lengths = [len(prompt) for prompt in prompts]
-    T = max(lengths)
-    ids = torch.tensor([[0] * (T - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-    if min(lengths) == T:
-        return ids, None
-    return ids, torch.tensor([[0] * (T - n) + [1] * n for n in lengths], device=device)

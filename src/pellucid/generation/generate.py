@@ -8,8 +8,9 @@ import torch
 from ..model.flow import Memory
 from ..model.transformer import Transformer
 from .choose import row_seeds
-from .decode import Decoding, FinishReason, Token, Watch, checked, pad, same_rotation, total
+from .decode import Decoding, FinishReason, Token, Watch, checked, same_rotation, total
 from .line import Line, Tokenizer
+from .prompts import pad_right
 from .sampling import Sampling
 
 Prompt = str | Sequence[int]
@@ -122,7 +123,7 @@ def _memory(
     if transformer.encoder is None:
         raise ValueError("this model has no encoder: it takes no source text")
     rows = [prompt_ids(source, row, transformer.encoder, tokenizer) for row, source in enumerate(sources)]
-    ids, mask = pad(rows, transformer.W_U.device)
+    ids, mask = pad_right(rows, transformer.W_U.device)
     return transformer.encode(ids, mask, watch.looks if watch else None)
 
 

@@ -1,0 +1,24 @@
+"""The tokenizer that belongs to a model's files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from .tokenizer import Tokenizer
+
+FILES = ("tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model", "vocab.txt")
+
+
+def find_tokenizer(
+    folder: Path | None = None, file: Path | None = None, metadata: Mapping[str, object] | None = None
+) -> Tokenizer | None:
+    """The tokenizer of GGUF `metadata`, of one `file`, or beside the weights in a `folder`; None where there is none.
+
+    Raises TextError where the files are there and hold no tokenizer that is known.
+    """
+    if metadata is not None:
+        return Tokenizer.from_gguf(metadata)
+    if file is not None:
+        return Tokenizer.from_sentencepiece(file) if file.suffix == ".model" else Tokenizer.from_llama2c(file)
+    if folder is not None and any((folder / name).exists() for name in FILES):
+        return Tokenizer.from_folder(folder)
+    return None
