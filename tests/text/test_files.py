@@ -543,7 +543,7 @@ def test_broken_vocab_and_merges_are_refused(tmp_path, vocab, merges, message):
 
 
 def test_what_is_not_there_is_said(tmp_path):
-    with pytest.raises(TextError, match=r"expected tokenizer\.json, tokenizer\.model, vocab\.json"):
+    with pytest.raises(TextError, match=r"expected tokenizer\.json, tokenizer\.model, .*vocab\.json"):
         Tokenizer.from_folder(tmp_path)
     with pytest.raises(TextError, match="expected a folder"):
         Tokenizer.from_folder(tmp_path / "nowhere")

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 import struct
 
 import pytest
@@ -98,6 +99,33 @@ def test_of_equal_scores_the_leftmost_is_joined_first(tmp_path_factory, scores, 
     model = spm.written([*spm.SPECIAL, *made, *letters])
     tokenizer = from_bytes(tmp_path_factory.getbasetemp(), model)
     assert tokenizer.encode(text, bos=False) == spm.processor(model).encode(text)
+
+
+def with_equal_scores(model: bytes, score: float, chosen: str) -> bytes:
+    """The model with this score for all normal pieces of several characters that the pattern finds."""
+    theirs = spm.processor(model)
+    kinds = [(theirs.is_unknown, spm.UNKNOWN), (theirs.is_control, spm.CONTROL), (theirs.is_byte, spm.BYTE)]
+    pieces = []
+    for id in range(theirs.vocab_size()):
+        text, own = theirs.id_to_piece(id), theirs.get_score(id)
+        kind = next((kind for holds, kind in kinds if holds(id)), spm.NORMAL)
+        equal = kind == spm.NORMAL and len(text) > 1 and re.fullmatch(chosen, text)
+        pieces.append((text, score if equal else own, kind))
+    runs = [("▁" * size, -1e9, spm.NORMAL) for size in range(2, 9)]
+    defined = [(text, 0.0, spm.DEFINED) for text in ("<u>", "  ", "\n")]
+    return spm.written([*pieces, *runs, *defined], trainer=spm.entry(35, 1))
+
+
+@pytest.mark.parametrize("chosen", ["", ".*", "▁.*|.?l.*"])
+def test_real_words_between_pieces_of_equal_scores(tmp_path, llama_model, chosen):
+    # None but runs of blanks, as in Llama's vocabulary; all, as in files that lost their scores; some.
+    model = with_equal_scores(llama_model, -7.0, chosen)
+    ours, theirs = from_bytes(tmp_path, model), spm.processor(model)
+    texts = [*HARD, "hello    world  the cat\n        sat on   <u>  <u>the   mat", "a  b" * 9, "    "]
+    for text in texts:
+        assert ours.encode(text, bos=False) == theirs.encode(text), text
+        offsets = ours.encode_with_offsets(text, bos=False)[1]
+        assert {place for start, end in offsets for place in range(start, end)} == set(range(len(text)))
 
 
 def test_equal_scores_take_no_time_that_grows_faster_than_the_text(tmp_path):
@@ -315,6 +343,30 @@ def test_tokens_under_wrong_ids_are_refused(tmp_path, llama_model, tokens, messa
         folder_of(tmp_path, llama_model, added_tokens=tokens)
 
 
+def test_tokens_that_take_blanks_in_are_refused(tmp_path, llama_model):
+    config = {"added_tokens_decoder": {"1": {"content": "<s>", "special": True, "rstrip": True}}}
+    with pytest.raises(TextError, match="'<s>' takes blanks in"):
+        folder_of(tmp_path, llama_model, tokenizer_config=config)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_what_a_piece_is_for_may_be_said_beside_the_vocabulary(tmp_path, llama_model, special):
+    theirs = spm.processor(llama_model)
+    id = theirs.piece_to_id("▁hello")
+    listed = {str(id): {"content": "▁hello", "special": special}, "0": {"content": "<unk>", "special": True}}
+    ours = folder_of(tmp_path, llama_model, tokenizer_config={"added_tokens_decoder": listed, "add_bos_token": False})
+    assert (id in ours.control_ids) == special
+    assert (id in ours.encode("hello")) == (not special)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_blank_before_a_text_as_the_folder_says(tmp_path, llama_model, prefix):
+    ours = folder_of(tmp_path, llama_model, tokenizer_config={"add_prefix_space": prefix, "add_bos_token": False})
+    body = spm.processor(llama_model).encode("hello")
+    assert ours.encode("hello" if prefix else " hello") == body
+    assert ours.decode(body) == ("hello" if prefix else " hello")
+
+
 def test_a_bos_that_the_vocabulary_does_not_have_is_refused(tmp_path, llama_model):
     with pytest.raises(TextError, match="<nowhere>"):
         folder_of(tmp_path, llama_model, tokenizer_config={"bos_token": "<nowhere>"})
@@ -357,6 +409,8 @@ TRIE = struct.pack("<I", 8) + struct.pack("<II", 0xFFFF_FC00, 0) + b"a\0"
         (spm.written([*SOUND, ("b", float("inf"), spm.NORMAL)]), "finite score"),
         (spm.written(LETTERS), "neither pieces for bytes nor"),
         (spm.written([*SOUND, *spm.BYTES[:9]]), "but 9 have one"),
+        (spm.written([*SOUND, *spm.BYTES]), "byte_fallback is False, but the vocabulary has pieces"),
+        (spm.written(SOUND, trainer=spm.entry(35, 1)), "byte_fallback is True, but the vocabulary has no pieces"),
         (spm.written([*SOUND, ("<0xZZ>", -1.0, spm.BYTE)]), "is a byte"),
         (spm.written(spm.SPECIAL, spm.UNIGRAM), "no normal pieces"),
         (spm.written(SOUND, spm.WORD), "'word'"),

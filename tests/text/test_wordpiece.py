@@ -193,7 +193,7 @@ def test_pieces_make_up_the_whole(pairs, ids):
     assert "".join([*map(decoder.push, ids), decoder.finish()]) == whole
     assert "".join([*map(decoder.push, ids), decoder.finish()]) == whole  # it can begin anew
     # What goes on with a text is that text's rest.
-    for n in range(1, len(ids)):
+    for n in range(1, len(ids), 4):
         assert ours.decode(ids[:n]) + ours.decode(ids[n:], continued=True) == whole
 
 

@@ -16,6 +16,7 @@ from .files import parse_object, read_object, read_text
 from .framing import Frame, bert_frame, framed, framing
 from .library import add_tokens, byte_level_bpe, check_id, check_vocabulary, mark_as_control
 from .llama2c import BOS, EOS, read_llama2c
+from .marian import MarianCoder
 from .named import control_texts, said_in, settings_of, tokens_of, usual_settings
 from .piece_coder import PieceCoder
 from .pretokenizers import pre_tokenizer, rule_named
@@ -24,7 +25,7 @@ from .settings import Settings, flag
 from .wordpiece import read_vocab_txt
 
 VOCAB_MERGES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-FORMS = "tokenizer.json, tokenizer.model, vocab.json and merges.txt, or vocab.txt"
+FORMS = "tokenizer.json, tokenizer.model, source.spm and vocab.json, vocab.json and merges.txt, or vocab.txt"
 
 Built = tuple[Coder, Settings]
 
@@ -40,6 +41,8 @@ def read_folder(path: str | os.PathLike[str]) -> Built:
         library, frame = read_library(read_text(whole), str(whole))
     elif (folder / "tokenizer.model").exists():
         return read_pieces(folder, config)
+    elif (folder / "source.spm").exists():
+        return read_marian(folder, config)
     else:
         library, frame = read_parts(folder, config), None
     add_tokens(library, tokens_of(folder, config), str(folder))
@@ -62,6 +65,18 @@ def read_pieces(folder: Path, config: dict[str, object]) -> Built:
     coder = PieceCoder(model.with_controls(control_texts(said_in(folder, config))))
     settings = settings_of(folder, config, coder, settings_in(file))
     return coder, framed(settings, flagged_frame(config, settings, adds_bos=True))
+
+
+def read_marian(folder: Path, config: dict[str, object]) -> Built:
+    """The tokenizer of a folder with source.spm and vocab.json: texts to translate, with EOS after them."""
+    if flag(config, "separate_vocabs", "tokenizer_config.json"):
+        raise TextError(f"{folder}: separate_vocabs: two vocabularies cannot be read here")
+    vocabulary = parse_object(read_text(folder / "vocab.json"), folder / "vocab.json")
+    check_vocabulary(vocabulary, folder / "vocab.json")
+    model = read_sentencepiece(folder / "source.spm").model
+    coder = MarianCoder(model, vocabulary, str(folder))  # type: ignore[arg-type]
+    settings = settings_of(folder, config, coder)
+    return coder, framed(settings, Frame(closing=settings.eos_ids[:1]))
 
 
 def read_piece_file(path: str | os.PathLike[str]) -> Built:

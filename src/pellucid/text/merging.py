@@ -22,6 +22,7 @@ from .pieces import Kind, Piece
 WORDS = re.compile(f"{BLANK}+[^{BLANK}]*|[^{BLANK}]+")
 BLANK_WITHIN = re.compile(f"[^{BLANK}]{BLANK}")
 WHOLE = re.compile(r"(?s:.+)")
+MANY = 64
 
 
 class Merging:
@@ -76,7 +77,8 @@ class Merging:
             yield plain, end, None
 
     def _holds_ties(self, text: str) -> bool:
-        return any(piece in text for piece in self._tied)
+        """Whether pieces with equal scores may be in the text; with many such, it is not looked for each of them."""
+        return len(self._tied) > MANY or any(piece in text for piece in self._tied)
 
     def _joined(self, text: str) -> tuple[list[int], Offsets]:
         if self._holds_ties(text):

@@ -5,7 +5,7 @@ and what is no piece then becomes bytes, or the unknown token.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import groupby
 
@@ -15,6 +15,26 @@ from .normalizer import Offsets
 from .pieces import CONTROLS, Kind, PieceModel
 from .scoring import Scoring
 from .spelling import PieceSpelling
+
+NOTHING = re.compile(r"(?!)")
+
+
+def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """What finds any of the texts, the longest first."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else NOTHING
+
+
+def parts_of(text: str, pattern: re.Pattern[str], ids: Mapping[str, int]) -> Iterator[tuple[int, int, int | None]]:
+    """Where text stands, and what the pattern finds, with the ids of the latter."""
+    place = 0
+    for match in pattern.finditer(text):
+        if match.start() > place:
+            yield place, match.start(), None
+        yield *match.span(), ids[match.group()]
+        place = match.end()
+    if place < len(text):
+        yield place, len(text), None
 
 
 class PieceCoder(Coder):
@@ -44,7 +64,7 @@ class PieceCoder(Coder):
     def encode(self, text: str, special: bool = False, prefix: bool = True) -> Encoded:
         ids: list[int] = []
         offsets = []
-        for start, end, control in self._parts(text, special):
+        for start, end, control in parts_of(text, self._pattern if special else NOTHING, self._control_ids):
             if control is not None:
                 ids.append(control)
                 offsets.append((start, end))
@@ -54,19 +74,29 @@ class PieceCoder(Coder):
             offsets += [(start + left, start + right) for left, right in places]
         return ids, offsets
 
-    def _parts(self, text: str, special: bool) -> Iterator[tuple[int, int, int | None]]:
-        """Where text and control tokens stand, and the ids of the latter."""
-        place = 0
-        for match in self._pattern.finditer(text) if special else ():
-            if match.start() > place:
-                yield place, match.start(), None
-            yield *match.span(), self._control_ids[match.group()]
-            place = match.end()
-        if place < len(text):
-            yield place, len(text), None
+    def spelled(self, text: str, prefix: bool = True) -> tuple[list[str], Offsets]:
+        """The pieces of a text as they are written, and their offsets; unknown characters that stand together are one
+        piece."""
+        ids, offsets, ready, spans = self._cut_up(text, prefix)
+        pieces: list[str] = []
+        places: Offsets = []
+        tokens = zip(ids, offsets, spans, strict=True)
+        for unknown, run in groupby(tokens, lambda token: token[0] >= len(self._model.pieces)):
+            found = list(run)
+            for group in [found] if unknown else [[token] for token in found]:
+                pieces.append(ready[group[0][2][0] : group[-1][2][1]])
+                places.append((group[0][1][0], group[-1][1][1]))
+        return pieces, places
 
     def _plain(self, text: str, prefix: bool) -> Encoded:
         """Ids and offsets of a text without control tokens."""
+        ids, offsets, ready, spans = self._cut_up(text, prefix)
+        known = not ids or max(ids) < len(self._model.pieces)
+        return (ids, offsets) if known else self._known(ids, offsets, ready, spans)
+
+    def _cut_up(self, text: str, prefix: bool) -> tuple[list[int], Offsets, str, Offsets]:
+        """Ids, those of unknown characters beyond the vocabulary, and their offsets; the text as it was made ready, and
+        where in that they stand."""
         ready, places = self._model.normalizer(text, prefix and self._model.normalizer.prefix)
         ids, spans = self._cut(ready)
         offsets = spans
@@ -74,8 +104,7 @@ class PieceCoder(Coder):
             offsets = [(places[start][0], places[end - 1][1]) for start, end in spans]
         elif len(ready) > len(text):
             offsets = [(max(0, start - 1), end - 1) for start, end in spans]
-        known = len(self._model.pieces)
-        return (ids, offsets) if not ids or max(ids) < known else self._known(ids, offsets, ready, spans)
+        return ids, offsets, ready, spans
 
     def _known(self, ids: list[int], offsets: Offsets, ready: str, spans: Offsets) -> Encoded:
         """The ids with those of bytes, or of the unknown token, for what is no piece. `spans`: where in `ready`."""
@@ -103,8 +132,7 @@ class PieceCoder(Coder):
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        longest_first = sorted(self._control_ids, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) if longest_first else r"(?!)")
+        return pattern_of(self._control_ids)
 
     @property
     def _unknown_id(self) -> int:

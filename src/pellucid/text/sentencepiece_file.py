@@ -20,6 +20,7 @@ Field = tuple[str, Callable[[Value, str], int | str | bytes], int | str | bytes]
 TRAINER: dict[int, Field] = {
     3: ("model_type", whole, 1),
     24: ("treat_whitespace_as_suffix", whole, 0),
+    35: ("byte_fallback", whole, 0),
     46: ("bos_piece", text, "<s>"),
     47: ("eos_piece", text, "</s>"),
     48: ("pad_piece", text, "<pad>"),
@@ -88,7 +89,7 @@ def piece_of(message: bytes, id: int) -> Piece:
             score = single(value, where)
         elif number == 3:
             kind = whole(value, where)
-    if kind not in list(Kind) or kind == Kind.UNDEFINED:
+    if not Kind.NORMAL <= kind <= Kind.BYTE:
         raise TextError(f"{where}: {kind} is no kind of piece")
     return Piece(words, score, Kind(kind))
 
@@ -114,6 +115,9 @@ def model_of(parts: Parts) -> ModelFile:
         charsmap=Charsmap(charsmap) if charsmap else None,
     )
     model = PieceModel(tuple(parts.pieces), method, normalizer).with_pieces(parts.pieces)  # type: ignore[arg-type]
+    if bool(trainer["byte_fallback"]) != bool(model.byte_ids):
+        has = "has" if model.byte_ids else "has no"
+        raise TextError(f"byte_fallback is {bool(trainer['byte_fallback'])}, but the vocabulary {has} pieces for bytes")
     controls = {piece.text: id for id, piece in enumerate(parts.pieces) if piece.kind == Kind.CONTROL}
     return ModelFile(model, *(controls.get(str(trainer[f"{name}_piece"])) for name in ("bos", "eos", "pad")))
 

@@ -41,10 +41,10 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, path: str | os.PathLike[str]) -> Self:
-        """The tokenizer of a checkpoint folder: tokenizer.json, else tokenizer.model (SentencePiece), vocab.json and
-        merges.txt (GPT-2), or vocab.txt (BERT). What the folder's other files say is followed: tokenizer_config.json,
-        special_tokens_map.json, added_tokens.json, chat_template.jinja, and the ids that end a text in
-        generation_config.json. Raises TextError."""
+        """The tokenizer of a checkpoint folder: tokenizer.json, else tokenizer.model (SentencePiece), source.spm and
+        vocab.json (Marian), vocab.json and merges.txt (GPT-2), or vocab.txt (BERT). What the folder's other files say
+        is followed: tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja, and the ids
+        that end a text in generation_config.json. Raises TextError."""
         return cls(*read_folder(path))
 
     @classmethod
