@@ -15,6 +15,8 @@ _FILES = (
     "merges.txt", "added_tokens.json", "chat_template.jinja",
 )  # fmt: skip
 
+_ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".npz", ".toml", ".json")  # of files, not of hub names
+
 
 @dataclass(frozen=True)
 class Known:
@@ -83,12 +85,12 @@ def _packaged(known: Known) -> Path | None:
 def _is_hub_name(name: str) -> bool:
     """Whether it reads 'org/name', and not as a path into a folder that exists."""
     return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name)) and not (
-        Path(name).parent.is_dir() or name.endswith((".gguf", ".safetensors"))
+        Path(name).parent.is_dir() or name.endswith(_ENDINGS)
     )
 
 
 def _nearest(path: Path) -> str:
-    if path.parent != Path(".") or path.suffix in (".gguf", ".safetensors"):
+    if path.parent != Path(".") or path.suffix in _ENDINGS:
         if not path.parent.is_dir():
             return f"there is no folder {path.parent}"
         near = difflib.get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], cutoff=0.5)

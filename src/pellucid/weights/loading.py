@@ -15,7 +15,10 @@ from .family import Family
 from .files import check_downloaded, check_regular, file_in, parse_json, shown
 from .gguf_file import read_gguf
 from .known import locate
+from .llama2c import open_llama2c
+from .meta import PARAMS, open_meta
 from .names import check_layers, clean
+from .nanogpt import open_training
 from .outline import outline
 from .pickled_folder import holds_pickles, open_pickled
 from .reading import precision, tie
@@ -27,7 +30,10 @@ def load_checkpoint(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | str | None = None,
 ) -> Checkpoint:
-    """Open a folder (config.json and safetensors), a .gguf file, a known name or a hub name ('org/name').
+    """Open a checkpoint: a path, a known name or a hub name ('org/name').
+
+    A path is a folder (Hugging Face's with config.json, Meta's with params.json), a .gguf file, llama2.c's .bin or
+    nanoGPT's .pt.
 
     `dtype` None keeps the file's own precision (float32 for GGUF, whose weights are quantized); any other converts.
     On the CPU, weights that need no stacking and no conversion stay views of the memory-mapped file, which must not be
@@ -37,13 +43,22 @@ def load_checkpoint(
     path = locate(path_or_name if isinstance(path_or_name, str) else Path(path_or_name))
     if path.is_dir():
         return _from_folder(path, device, dtype)
-    if path.suffix == ".gguf":
-        return _from_gguf(path, device, dtype)
-    raise CheckpointError(f"{path}: expected a folder with config.json and safetensors, or a .gguf file")
+    match path.suffix:
+        case ".gguf":
+            return _from_gguf(path, device, dtype)
+        case ".bin":
+            return open_llama2c(path, device, dtype)
+        case ".pt" | ".pth":
+            return open_training(path, device, dtype)
+    raise CheckpointError(
+        f"{path}: expected a folder with config.json and safetensors, or a .gguf file, llama2.c's .bin or nanoGPT's .pt"
+    )
 
 
 def _from_folder(folder: Path, device: torch.device | str, dtype: torch.dtype | None) -> Checkpoint:
     values = _json(folder, "config.json")
+    if values is None and (folder / PARAMS).is_file():
+        return open_meta(folder, device, dtype)
     if values is None:
         found = shown(sorted(each.name for each in folder.iterdir()), most=10) or "nothing"
         raise CheckpointError(f"{folder}: expected a config.json in this folder, found {found}")

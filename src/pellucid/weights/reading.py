@@ -45,6 +45,13 @@ def _without(tensors: dict[str, Tensor], kept: str, copy: str, why: str, remedy:
     return {kept: tensors[copy], **others}
 
 
+def drop_copy(tensors: dict[str, Tensor], embedding: str, head: str) -> bool:
+    """Whether a file that has no setting for it ties them: `head` is absent, or the same numbers, and is taken out."""
+    if head in tensors and embedding in tensors and equal(tensors[head], tensors[embedding]):
+        del tensors[head]
+    return head not in tensors
+
+
 def read(
     layout: Layout,
     tensors: dict[str, Tensor],
