@@ -405,6 +405,7 @@ TRIE = struct.pack("<I", 8) + struct.pack("<II", 0xFFFF_FC00, 0) + b"a\0"
         (spm.written([("a", -1.0, 0)]), "0 is no kind"),
         (spm.written([*SOUND, ("a", -1.0, spm.NORMAL)]), "'a', is there twice"),
         (spm.written([*SOUND, ("", -1.0, spm.NORMAL)]), "expected a text"),
+        (spm.written([*SOUND, ("a" * 999, -1.0, spm.NORMAL)]), "999 characters"),
         (spm.written([*SOUND, ("b", float("nan"), spm.NORMAL)]), "finite score"),
         (spm.written([*SOUND, ("b", float("inf"), spm.NORMAL)]), "finite score"),
         (spm.written(LETTERS), "neither pieces for bytes nor"),

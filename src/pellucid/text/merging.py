@@ -103,15 +103,16 @@ def ways_to_make(pieces: tuple[Piece, ...], ids: Mapping[str, int]) -> dict[str,
 
 
 def tied(scores: Mapping[str, float]) -> list[str]:
-    """The pieces whose score another has too, without those that hold another one of them."""
+    """The pieces whose score another has too, without those that hold another one of them; of many only some."""
     numbers = Counter(scores.values())
     found = sorted((text for text, score in scores.items() if numbers[score] > 1), key=len)
-    shortest: dict[str, None] = {}
+    shortest: list[str] = []
     for text in found:
-        within = (text[start:end] for end in range(2, len(text) + 1) for start in range(end - 1))
-        if shortest.keys().isdisjoint(within):
-            shortest[text] = None
-    return list(shortest)
+        if len(shortest) > MANY:
+            break
+        if not any(piece in text for piece in shortest):
+            shortest.append(text)
+    return shortest
 
 
 def library_of(ids: Mapping[str, int], merges: list[tuple[str, str]], unknown: int) -> tokenizers.Tokenizer:

@@ -13,6 +13,7 @@ from .errors import TextError, one_line, shown
 from .library import MOST_TOKENS
 from .normalizer import Normalizer
 
+MOST_CHARACTERS = 1 << 8  # of a piece; SentencePiece makes none of more than 16 unless it is asked to
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -58,6 +59,8 @@ class PieceModel:
         for id, piece in enumerate(self.pieces):
             if not piece.text or not isfinite(piece.score):
                 raise TextError(f"piece {id}, {shown(piece.text)}: expected a text and a finite score: {piece.score}")
+            if len(piece.text) > MOST_CHARACTERS:
+                raise TextError(f"piece {id} has {len(piece.text)} characters, at most {MOST_CHARACTERS} are read")
             if piece.text in seen and piece.kind != Kind.UNUSED:
                 raise TextError(f"piece {id}, {shown(piece.text)}, is there twice")
             if piece.kind == Kind.BYTE and BYTE.fullmatch(piece.text) is None:
