@@ -17,14 +17,18 @@ def family_for(config: Config, names: Collection[str], layout: str | None = None
     """
     if layout is not None and layout not in FAMILIES:
         raise CheckpointError(f"no layout {layout!r}, only {', '.join(FAMILIES)}")
-    faults = {}
+    faults: dict[str, list[str]] = {}
     for name in FAMILIES if layout is None else (layout,):
         faults[name] = inexpressible(FAMILIES[name], config, names)
         if not faults[name]:
             return FAMILIES[name]
     nearest = min(faults, key=lambda name: len(faults[name]))
-    what = f"the {nearest} layout has" if layout else f"no layout of Hugging Face's has (the nearest, {nearest})"
-    raise CheckpointError(f"{what} no place for {'; '.join(faults[nearest])}")
+    which = (
+        f"the {nearest} layout"
+        if layout
+        else f"no layout of Hugging Face's can hold this model; the nearest, {nearest},"
+    )
+    raise CheckpointError(f"{which} has no place for {'; '.join(faults[nearest])}")
 
 
 def inexpressible(family: Family, config: Config, names: Collection[str]) -> list[str]:
@@ -32,14 +36,19 @@ def inexpressible(family: Family, config: Config, names: Collection[str]) -> lis
 
     `names` are those of our weights.
     """
+    layout = family.layout(config)
+    placed, unplaced = set(), []
+    for ours in names:
+        try:
+            placed.update(layout.of(ours)[1])
+        except CheckpointError:
+            unplaced.append(ours)
     try:
         back, _ = family.read_config(family.write_config(config), family.model_type)
-        layout = family.layout(config)
-        stored = {name for ours in names for name in layout.of(ours)[1]}
-        back = family.settle(back, stored)
+        found = _differences(comparable(config), comparable(family.settle(back, placed)))
     except ValueError as error:
-        return [str(error)]
-    return _differences(comparable(config), comparable(back))
+        return [str(error), *unplaced]
+    return found or unplaced
 
 
 def comparable(config: Config) -> Config:
