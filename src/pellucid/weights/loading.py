@@ -17,6 +17,7 @@ from .gguf_file import read_gguf
 from .known import locate
 from .llama2c import open_llama2c
 from .meta import PARAMS, open_meta
+from .mapping import open_mapping
 from .names import check_layers, clean
 from .nanogpt import open_training
 from .outline import outline
@@ -32,8 +33,8 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Open a checkpoint: a path, a known name or a hub name ('org/name').
 
-    A path is a folder (Hugging Face's with config.json, Meta's with params.json), a .gguf file, llama2.c's .bin or
-    nanoGPT's .pt.
+    A path is a folder (Hugging Face's with config.json, Meta's with params.json), a .gguf file, llama2.c's .bin,
+    nanoGPT's .pt, or a mapping file (.toml, .json) that names the weights of any other.
 
     `dtype` None keeps the file's own precision (float32 for GGUF, whose weights are quantized); any other converts.
     On the CPU, weights that need no stacking and no conversion stay views of the memory-mapped file, which must not be
@@ -50,8 +51,11 @@ def load_checkpoint(
             return open_llama2c(path, device, dtype)
         case ".pt" | ".pth":
             return open_training(path, device, dtype)
+        case ".toml" | ".json":
+            return open_mapping(path, device, dtype)
     raise CheckpointError(
-        f"{path}: expected a folder with config.json and safetensors, or a .gguf file, llama2.c's .bin or nanoGPT's .pt"
+        f"{path}: expected a folder with config.json and safetensors, or a .gguf file, llama2.c's .bin, nanoGPT's .pt, "
+        "or a mapping file (.toml) that names the weights of any other"
     )
 
 

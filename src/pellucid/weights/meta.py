@@ -58,7 +58,7 @@ def open_meta(folder: Path, device: torch.device | str, dtype: torch.dtype | Non
     tensors = clean(LAYOUT, tensors)
     config = config_with(tensors, values, path)
     transformer = assemble(LAYOUT, tensors, config, dtype, device, mapped)
-    return Checkpoint(config, transformer, str(folder), folder=folder, tokenizer_file=_sentencepiece(folder))
+    return Checkpoint(config, transformer, str(folder), folder=_with_tokenizer(folder))
 
 
 def config_with(tensors: dict[str, Tensor], values: Mapping[str, Any], path: Path) -> Config:
@@ -142,11 +142,10 @@ def _ffn_width(fields: Fields, width: int) -> int:
     return stated or -(-int(factor * (8 * width // 3)) // multiple) * multiple
 
 
-def _sentencepiece(folder: Path) -> Path | None:
-    """The folder's SentencePiece model; Llama 3 has another format under the same name."""
-    for name in ("tokenizer.model", "tokenizer.model.v3", "tokenizer.model.v2", "tokenizer.model.v1"):
-        path = file_in(folder, name)
-        if path.is_file():
-            with path.open("rb") as file:
-                return path if file.read(1) == b"\n" else None  # the tag of its first piece
-    return None
+def _with_tokenizer(folder: Path) -> Path | None:
+    """The folder, unless all it has is Llama 3's tokenizer.model, which is another format than SentencePiece's."""
+    path = file_in(folder, "tokenizer.model")
+    if not path.is_file() or (folder / "tokenizer.json").is_file():
+        return folder
+    with path.open("rb") as file:
+        return folder if file.read(1) == b"\n" else None  # the tag of a SentencePiece model's first piece
