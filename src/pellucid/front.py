@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float
@@ -57,6 +57,11 @@ class Model:
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.transformer.W_U.device
+
+    @property
+    def fills(self) -> bool:
+        """Whether the model fills masks: it sees both ways, and has a head that makes logits."""
+        return not self.config.causal and self.config.head is not None
 
     def sites(self, length: int = 1, batch: int = 1) -> Table:
         """Every value that can be read: name, the lessons' symbol, formula, shape and bytes for `length` tokens."""
@@ -154,10 +159,8 @@ class Model:
         rows = tuple((each.position, each.token, each.id, each.probability, each.text) for each in found)
         return Table("masked tokens", ("position", "token", "id", "probability", "text"), rows)
 
-    def embed(
-        self, texts: str | Sequence[Any], pooling: Literal["mean", "first"] = "mean", unit: bool = False
-    ) -> Float[Tensor, "N D"]:
-        """One vector for each text: the final stream's mean over its tokens, or the first token's; `unit` length."""
+    def embed(self, texts: str | Sequence[Any], pooling: str = "mean", unit: bool = False) -> Float[Tensor, "N D"]:
+        """One vector for each text: the final stream's "mean" over its tokens or the "first" token's; `unit` length."""
         return embed(
             self.transformer, [self._ids(text) for text in ([texts] if is_one(texts) else texts)], pooling, unit
         )

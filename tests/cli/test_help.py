@@ -15,8 +15,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 OPTIONS = {
     "run": "--temperature --top-k --top-p --min-p --max-new-tokens --seed --stop --json",
     "chat": "--system --temperature --top-k --top-p --min-p --max-new-tokens --seed --stop --json",
-    "trace": "--layers --sites --position --values --json",
-    "explain": "--token --minus --position --top --entries --json",
+    "fill": "--top --json",
+    "trace": "--layers --sites --position --source --values --json",
+    "explain": "--token --minus --position --source --top --entries --json",
     "params": "--json",
     "sites": "--length --layers --json",
 }

@@ -30,7 +30,7 @@ class Words:
     def encode(self, text: str) -> list[int]:
         return [self.pieces.index(character.encode()) for character in text]
 
-    def decoder(self) -> Decoder:
+    def decoder(self, *, continued: bool = False) -> Decoder:
         return Decoder(self.pieces)
 
     def ids_without_text(self, n_logits: int) -> list[int]:

@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS = {
     "run": "Continue a text.",
     "chat": "Talk with a model.",
+    "fill": "Say what stands behind each [MASK] of a text.",
     "trace": "Show every stage of the forward pass.",
     "explain": "Say why the next token is what it is.",
     "params": "Count the parameters, line by line.",

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..views import Table, bar
-from .options import Json, ModelName, Position, Prompt
-from .talk import open_model, print_json, read_prompt
+from .options import Json, ModelName, Position, Prompt, Source
+from .talk import open_model, print_json, read_prompt, trace_of
 
 if TYPE_CHECKING:
     from ..inside.ledger import Ledger
+    from ..inside.trace import Trace
 
 BAR = 21
-FROZEN = "In the sums the final norm's scale is held at its value in this run, which makes them exact."
+FROZEN = "In the sums the scales of norms are held at their values in this run, which makes them exact."
 
 
 def explain(
@@ -27,21 +28,23 @@ def explain(
         str | None, typer.Option("--minus", metavar="TEXT", help="Explain its lead over this token.")
     ] = None,
     position: Position = -1,
+    source: Source = None,
     top: Annotated[int, typer.Option("--top", metavar="K", help="How many next tokens to show.")] = 5,
     entries: Annotated[int, typer.Option("--entries", metavar="N", help="How many entries of a ledger to show.")] = 15,
     as_json: Json = False,
 ) -> None:
     """Say why the next token is what it is.
 
-    The next tokens with their probabilities; what each depth would say (logit lens); and the token's logit as a sum of
-    what every sublayer and every head wrote for it. With --json the ledgers hold every entry.
+    The next tokens with their probabilities (of a model that fills masks: the tokens at the position); what each depth
+    would say (logit lens); and the token's logit as a sum of what every sublayer and every head wrote for it. With
+    --json the ledgers hold every entry.
     """
     text = read_prompt(prompt)
-    trace = open_model(model).trace(text)
+    trace = trace_of(open_model(model), text, source)
     ahead = trace.top(top, position=position)
     wanted = token if token is not None else ahead.column("id")[0]
     depths = trace.lens(wanted, position=position)
-    ledgers = {way: trace.ledger(wanted, minus, way, position=position) for way in ("sublayer", "head")}
+    ledgers = {way: _ledger(trace, wanted, minus, way, position) for way in ("sublayer", "head")}
     tokens = trace.tokens()
     at = range(len(tokens))[position]
     if as_json:
@@ -52,6 +55,13 @@ def explain(
     shown = [with_bars(ahead, "probability"), lens_table(depths)]
     shown += [ledger_table(found, entries) for found in ledgers.values()]
     print(fill(f"{' '.join(tokens[: at + 1])} → ?", 80), *shown, fill(FROZEN, 80), sep="\n\n")
+
+
+def _ledger(trace: "Trace", token: "str | int", minus: str | None, by: str, position: int) -> "Ledger":
+    """Of the logit, or behind a prediction head of the direction that it reads, the head's activation frozen."""
+    if trace.transformer.head is None:
+        return trace.ledger(token, minus, by, position=position)
+    return trace.ledger(direction=trace.direction(token, minus, position=position), by=by, position=position)
 
 
 def with_bars(table: Table, column: str, width: int = BAR) -> Table:

@@ -17,6 +17,12 @@ Prompt = Annotated[
         metavar="PROMPT", help="The text; - reads it from stdin, less one final newline.", show_default=False
     ),
 ]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--source", metavar="TEXT", help="What an encoder-decoder's encoder reads; - is stdin.", show_default=False
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Layers = Annotated[str, typer.Option("--layers", metavar="LIST", help="Layers to show in full: 0,1,29 or 3-5 or all.")]
 Position = Annotated[int, typer.Option("--position", metavar="N", help="The token to look at, from 0; -1 is the last.")]

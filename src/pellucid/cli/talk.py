@@ -10,6 +10,7 @@ from ..views.table import plain
 
 if TYPE_CHECKING:
     from ..front import Model
+    from ..inside.trace import Trace
 
 
 def read_prompt(prompt: str) -> str:
@@ -29,6 +30,12 @@ def open_model(name: str) -> "Model":
         from ..front import load
 
         return load(name)
+
+
+def trace_of(model: "Model", text: str, source: str | None) -> "Trace":
+    """The trace of a text; in a model that fills masks, a mask that is written out is one."""
+    ids = model.encode(text, special=model.fills)
+    return model.trace(ids, source=None if source is None else read_prompt(source))
 
 
 @contextmanager

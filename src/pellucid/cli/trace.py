@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..views import Table, strip
-from .options import Json, Layers, ModelName, Position, Prompt
-from .talk import layers_of, open_model, print_json, read_prompt
+from .options import Json, Layers, ModelName, Position, Prompt, Source
+from .talk import layers_of, open_model, print_json, read_prompt, trace_of
 
 if TYPE_CHECKING:
     from ..inside.stages import Stage
@@ -28,6 +28,7 @@ def trace(
         ),
     ] = None,
     position: Position = -1,
+    source: Source = None,
     values: Annotated[bool, typer.Option("--values", help="With --json, add every number at the position.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +39,7 @@ def trace(
     others what they read, unless --layers or --sites choose.
     """
     text = read_prompt(prompt)
-    found = open_model(model).trace(text)
+    found = trace_of(open_model(model), text, source)
     from ..inside.stages import stages
 
     chosen = _by_pattern(found, sites) if sites else _by_layer(found, layers)

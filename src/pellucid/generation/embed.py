@@ -1,7 +1,6 @@
 """Texts as single vectors, for search and comparison."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +12,12 @@ from ..model.transformer import Transformer
 from .decode import checked
 from .prompts import pad_right
 
-Pooling = Literal["mean", "first"]
-
 
 @torch.no_grad()
 def embed(
-    transformer: Transformer, rows: Sequence[Sequence[int]], pooling: Pooling = "mean", unit: bool = False
+    transformer: Transformer, rows: Sequence[Sequence[int]], pooling: str = "mean", unit: bool = False
 ) -> Float[Tensor, "N D"]:
-    """One vector for each row of token ids: the final stream's mean over its tokens, or its first token's.
+    """One vector for each row of token ids: the final stream's "mean" over its tokens, or its "first" token's.
 
     Padding never counts, and each row gets what it would get alone. `unit` divides by the Euclidean length, so that
     products are cosines (Reimers & Gurevych 2019). The model runs without dropout. Raises ValueError for a row that is

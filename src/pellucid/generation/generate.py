@@ -144,7 +144,9 @@ def _without_text(transformer: Transformer, tokenizer: Tokenizer | None) -> list
 def _pieces(decoding: Decoding, tokenizer: Tokenizer | None) -> Iterator[tuple[int, Piece]]:
     """Every row's tokens with their text, in the order in which they come."""
     stops = decoding.sampling.stop
-    lines = [Line(tokenizer.decoder() if tokenizer else None, stops) for _ in decoding.prompts]
+    # What a decoder writes goes on from its prompt; what it answers to an encoder's text stands alone.
+    goes_on = decoding.memory is None
+    lines = [Line(tokenizer.decoder(continued=goes_on) if tokenizer else None, stops) for _ in decoding.prompts]
     for step in decoding:
         for token in step.tokens:
             piece = _piece(token, lines[token.row], decoding.sampling.stop_ids)

@@ -18,7 +18,9 @@ def find_tokenizer(
     if metadata is not None:
         return Tokenizer.from_gguf(metadata)
     if file is not None:
-        return Tokenizer.from_sentencepiece(file) if file.suffix == ".model" else Tokenizer.from_llama2c(file)
+        if file.suffix == ".json":
+            return Tokenizer.from_json(file)
+        return Tokenizer.from_sentencepiece(file) if ".model" in file.suffixes else Tokenizer.from_llama2c(file)
     if folder is not None and any((folder / name).exists() for name in FILES):
         return Tokenizer.from_folder(folder)
     return None

