@@ -165,7 +165,7 @@ def test_settings_in_both_spellings(name, tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_precisions(dtype, tmp_path):
-    model = build(preset("gpt2").__class__(23, 16, 2, 12, 3), dtype=dtype)
+    model = build(SMALL, dtype=dtype)
     save_checkpoint(tmp_path / "m", model)
     assert json.loads((tmp_path / "m" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
     assert GPT2LMHeadModel.from_pretrained(tmp_path / "m", dtype="auto").dtype == dtype

@@ -5,24 +5,21 @@ i + K/2. The rows are put in that order while they are still quantized, where mo
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from ..model.config import Config, RMSNorm, SwiGLU
-from ..model.rotary import Linear, LongRope, Rotary, Scaling, Yarn
-from ..model.transformer import Transformer
-from .errors import CheckpointError
+from ..model.rotary import Linear, Llama3, LongRope, Rotary, Scaling, Yarn, frequencies
 from .fields import Fields
-from .gguf_file import GGUF, GGUFTensor
-from .names import TOKENS, UNEMBED, Entry, Layout, clean, plan, rows
+from .gguf_file import GGUF
+from .gguf_form import Form, own_fields, size_fields, sizes, vocab_size
+from .names import TOKENS, UNEMBED, Entry, Layout
 from .order import neighbours
 
 ROPE_FACTORS = "rope_freqs.weight"
-_OTHERS = ("general.", "tokenizer.", "quantize.", "split.")  # about the file, the text, how it was quantized
-
 
 LAYOUT = Layout(
     "GGUF llama",
@@ -47,24 +44,13 @@ def read_config(gguf: GGUF) -> Config:
 
     Raises CheckpointError for another architecture, and for a field that is not known, missing or not supported.
     """
-    architecture = gguf.metadata.get("general.architecture")
-    if architecture != "llama":
-        raise CheckpointError(f"{gguf.path}: architecture {architecture!r} is not one that is read here: llama")
-    own = {name: value for name, value in gguf.metadata.items() if not name.startswith(_OTHERS)}
-    fields = Fields(own, str(gguf.path))
-    context_length, width = fields.whole("llama.context_length"), fields.whole("llama.embedding_length")
-    heads = fields.whole("llama.attention.head_count")
-    d_head = _head_width(fields, width, heads)
+    fields = own_fields(gguf)
+    shape = sizes(fields, "llama")
     config = Config(
-        vocab_size=_vocab_size(gguf, fields),
-        context_length=context_length,
-        n_layers=fields.whole("llama.block_count"),
-        d_model=width,
-        n_heads=heads,
-        n_kv_heads=_same_everywhere(fields, "llama.attention.head_count_kv", heads),
-        d_head=d_head,
-        d_ff=_same_everywhere(fields, "llama.feed_forward_length", None),
-        positions=_rotary(gguf, fields, context_length),
+        vocab_size=vocab_size(gguf, fields, "llama"),
+        **shape,
+        d_head=_head_width(fields, shape["d_model"], shape["n_heads"]),
+        positions=_rotary(gguf, fields, shape["context_length"]),
         norm=RMSNorm(fields.number("llama.attention.layer_norm_rms_epsilon")),
         activation=SwiGLU(),
         qkv_bias="blk.0.attn_q.bias" in gguf.tensors,
@@ -76,43 +62,49 @@ def read_config(gguf: GGUF) -> Config:
     return config
 
 
-def generation(gguf: GGUF) -> dict[str, object]:
-    """The ids that start and end a text, under the names that config.json has for them; ends may be several."""
-    ids = {key: gguf.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "eos", "eot", "eom")}
-    ends = list(dict.fromkeys(ids[key] for key in ("eos", "eot", "eom") if ids[key] is not None))
-    starts = {} if ids["bos"] is None else {"bos_token_id": ids["bos"]}
-    return starts | ({"eos_token_id": ends} if ends else {})
+def write_metadata(config: Config) -> dict[str, Any]:
+    """The metadata for a Config; the inverse of `read_config`."""
+    rotary = config.positions if isinstance(config.positions, Rotary) else Rotary()
+    return {
+        **size_fields(config, "llama"),
+        "llama.vocab_size": config.vocab_size,
+        "llama.attention.head_count_kv": config.n_kv_heads,
+        "llama.attention.key_length": config.d_head,
+        "llama.attention.value_length": config.d_head,
+        "llama.rope.dimension_count": config.d_head,
+        "llama.rope.freq_base": rotary.base,
+        "llama.attention.layer_norm_rms_epsilon": config.norm.eps,
+        **_scaling_fields(rotary.scaling),
+    }
 
 
-def read(gguf: GGUF, like: Transformer, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """The state dict of `like`, dequantized in two threads straight into its final tensors.
-
-    Raises CheckpointError where the file's tensors do not fit.
-    """
-    tensors = clean(LAYOUT, gguf.tensors)
-    made = plan(LAYOUT, tensors, like)
-    wanted = like.state_dict()
-
-    def fill(ours: str) -> Tensor:
-        entry, _ = LAYOUT.of(ours)
-        weight = torch.empty(wanted[ours].shape, dtype=dtype)
-        counts = rows(entry, weight, like.config)
-        orders = entry.orders(counts, like.config)
-        for room, name, order in zip(weight.split(counts), made[ours], orders, strict=True):
-            _reordered(tensors[name], order).read(dtype, out=room)
-        return weight.to(device)
-
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(made, pool.map(fill, made), strict=True))
+def _scaling_fields(scaling: Scaling | None) -> dict[str, Any]:
+    match scaling:
+        case Linear(factor):
+            return {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": factor}
+        case Yarn(factor, original, _, _, magnitude):
+            own = 0.1 * math.log(max(factor, 1.0)) + 1.0
+            return {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": factor,
+                "llama.rope.scaling.original_context_length": original,
+                "llama.rope.scaling.attn_factor": 1.0 if magnitude is None else magnitude / own,
+            }
+        case _:
+            return {}
 
 
-def _reordered(tensor: GGUFTensor, order: Int[Tensor, " rows"] | None) -> GGUFTensor:
-    """A tensor with its rows, still quantized, in our order."""
-    if order is None:
-        return tensor
-    # a bias is one row of as many numbers, of F32
-    stored: UInt8[Tensor, "rows bytes"] = tensor.raw.reshape(tensor.shape[0], -1)
-    return GGUFTensor(tensor.name, tensor.type, tensor.shape, stored[order.argsort()].reshape(tensor.raw.shape))
+def rope_factors(config: Config) -> Mapping[str, Tensor]:
+    """What each pair's frequency is divided by, where that is the same at every length (Llama 3's bands)."""
+    rotary = config.positions
+    if not isinstance(rotary, Rotary) or not isinstance(rotary.scaling, Llama3 | LongRope):
+        return {}
+    if isinstance(rotary.scaling, LongRope):
+        return {ROPE_FACTORS: torch.tensor(rotary.scaling.short, dtype=torch.float32)}
+    plain, _ = frequencies(Rotary(rotary.base), config.d_head, 1)
+    scaled, _ = frequencies(rotary, config.d_head, 1)
+    divisors = [before / after for before, after in zip(plain, scaled, strict=True)]
+    return {ROPE_FACTORS: torch.tensor(divisors, dtype=torch.float32)}
 
 
 def _head_width(fields: Fields, width: int, heads: int) -> int:
@@ -120,25 +112,6 @@ def _head_width(fields: Fields, width: int, heads: int) -> int:
     fields.only("llama.attention.value_length", d_head)
     fields.only("llama.rope.dimension_count", d_head)
     return d_head
-
-
-def _vocab_size(gguf: GGUF, fields: Fields) -> int:
-    if "token_embd.weight" not in gguf.tensors:
-        raise fields.error("the tensor token_embd.weight is missing")
-    size = gguf.tensors["token_embd.weight"].shape[0]
-    fields.only("llama.vocab_size", size)
-    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and len(tokens) > size:
-        raise fields.error(f"token_embd.weight has {size} rows, fewer than the vocabulary's {len(tokens)} tokens")
-    return size
-
-
-def _same_everywhere(fields: Fields, name: str, default: int | None) -> int:
-    """A whole number, or a list with one for each layer, which must then all be the same."""
-    given = fields.collect(name).get(name)
-    if isinstance(given, list) and len(set(given)) == 1:
-        given = given[0]
-    return Fields({name: given}, fields.where).whole(name, default)
 
 
 def _rotary(gguf: GGUF, fields: Fields, context_length: int) -> Rotary:
@@ -177,3 +150,6 @@ def _refuse_the_rest(fields: Fields) -> None:
     fields.only("llama.use_parallel_residual", False)
     fields.only("llama.tensor_data_layout", "Meta AI original pth")
     fields.close()
+
+
+FORM = Form("llama", LAYOUT, read_config, write_metadata, rope_factors)

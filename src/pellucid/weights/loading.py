@@ -7,20 +7,18 @@ from typing import Any
 
 import torch
 
-from . import gguf_llama
 from .checkpoint import Checkpoint, assemble, naming
 from .errors import CheckpointError
 from .families import FAMILIES
 from .family import Family
 from .files import check_downloaded, check_regular, file_in, parse_json, shown
-from .gguf_file import read_gguf
+from .gguf_loading import open_gguf
 from .known import locate
 from .llama2c import open_llama2c
-from .meta import PARAMS, open_meta
 from .mapping import open_mapping
-from .names import check_layers, clean
+from .meta import PARAMS, open_meta
+from .names import clean
 from .nanogpt import open_training
-from .outline import outline
 from .pickled_folder import holds_pickles, open_pickled
 from .reading import precision, tie
 from .safetensors_file import open_safetensors
@@ -46,7 +44,7 @@ def load_checkpoint(
         return _from_folder(path, device, dtype)
     match path.suffix:
         case ".gguf":
-            return _from_gguf(path, device, dtype)
+            return open_gguf(path, device, dtype)
         case ".bin":
             return open_llama2c(path, device, dtype)
         case ".pt" | ".pth":
@@ -77,18 +75,6 @@ def _from_folder(folder: Path, device: torch.device | str, dtype: torch.dtype | 
     transformer = assemble(layout, tensors, config, dtype, device, mapped)
     generation |= _json(folder, "generation_config.json") or {}
     return Checkpoint(config, transformer, str(folder), folder=folder, generation=generation)
-
-
-def _from_gguf(path: Path, device: torch.device | str, dtype: torch.dtype | None) -> Checkpoint:
-    gguf = read_gguf(path)
-    with naming(path):
-        config = gguf_llama.read_config(gguf)
-    check_layers(gguf_llama.LAYOUT, gguf.tensors, config)
-    transformer = outline(config)
-    state = gguf_llama.read(gguf, transformer, dtype or torch.float32, device)
-    transformer.load_state_dict(state, assign=True)
-    generation = gguf_llama.generation(gguf)
-    return Checkpoint(config, transformer, str(path), gguf_metadata=gguf.metadata, generation=generation)
 
 
 def _family(values: Mapping[str, Any], folder: Path) -> Family:

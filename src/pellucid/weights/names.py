@@ -16,7 +16,7 @@ from ..model.config import Config
 from ..model.transformer import Transformer
 from .errors import CheckpointError
 from .files import shown
-from .order import Order, neighbours
+from .order import Order
 
 TOKENS = "embed.token.weight"
 UNEMBED = "unembed.weight"
@@ -38,14 +38,13 @@ class Entry:
     """One of our tensors, and the file's that hold it: one, or several to be stacked (queries, keys and values; or keys
     and values). Names without `.weight` or `.bias` stand for both.
 
-    `order` says how the file's rows stand (`interleaved` is short for neighbours). `row`: a vector that the file keeps
+    `order` says how the file's rows stand, where it is not ours. `row`: a vector that the file keeps
     as the one row of a matrix.
     """
 
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
-    interleaved: bool = False
     order: Order | None = None
     row: bool = False
 
@@ -63,10 +62,9 @@ class Entry:
 
     def orders(self, rows: Sequence[int], config: Config) -> list[Tensor | None]:
         """For each of the file's tensors, of so many rows, which rows of its part of ours they are; None: the same."""
-        order = neighbours if self.interleaved else self.order
-        if order is None:
+        if self.order is None:
             return [None] * len(rows)
-        parts = order(config).split(list(rows))
+        parts = self.order(config).split(list(rows))
         return [part - sum(rows[:i]) for i, part in enumerate(parts)]
 
 
