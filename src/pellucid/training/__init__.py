@@ -1,0 +1,1 @@
+"""Training: data, objectives, optimisers, the loop, run folders, evaluation."""
