@@ -20,6 +20,7 @@ OPTIONS = {
     "explain": "--token --minus --position --source --top --entries --json",
     "params": "--json",
     "sites": "--length --layers --json",
+    "convert": "--layout --type --json",
 }
 
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "explain": "Say why the next token is what it is.",
     "params": "Count the parameters, line by line.",
     "sites": "List every value that can be read.",
+    "convert": "Write a model's weights in another form.",
 }
 
 
