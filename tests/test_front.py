@@ -9,7 +9,7 @@ import torch
 from pellucid.front import Model, end_ids
 from pellucid.model.config import Config, Init, RMSNorm, SwiGLU
 from pellucid.model.rotary import DynamicNTK, Rotary
-from tiny import build, tiny_gpt2
+from tiny import build, tiny_gpt2, with_encoder
 
 
 def llama(dtype=torch.float64, scaling=None) -> Model:
@@ -133,3 +133,40 @@ def test_a_name_that_is_nothing_is_refused():
 
     with pytest.raises(ValueError, match="smollm"):
         pellucid.load("smolm2")
+
+
+def test_beams_are_the_best_first_and_one_beam_is_greedy():
+    model = Model(tiny_gpt2())
+    found = model.beams([1, 2, 3], width=4, returned=3, max_new_tokens=6)
+    assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+    greedy = model.generate([1, 2, 3], max_new_tokens=6)
+    (alone,) = model.beams([1, 2, 3], width=1, max_new_tokens=6)
+    assert alone.ids == greedy.ids
+    assert alone.logprob == pytest.approx(sum(greedy.logprobs), abs=1e-9)
+    assert found[0].score >= alone.score
+    with pytest.raises(ValueError, match="Beams has no option widht"):
+        model.beams([1], widht=2)
+
+
+def test_an_encoder_decoder_answers_its_prompt():
+    config = with_encoder(tiny_gpt2().config)
+    model = Model(build(config), start_id=1, eos_ids=(2,))
+    source = [7, 8, 9, 10]
+    found = model.generate(source, max_new_tokens=5, trace=True)
+    memory = model.transformer.encode(torch.tensor([source]))
+    text = torch.tensor([[1]])
+    for token in found.ids:
+        here = model.transformer.begin(text, memory=memory)
+        logits = model.transformer.logits(model.transformer.run(model.transformer.embed(text, here), here), here)
+        assert int(logits[0, -1].argmax()) == token
+        text = torch.cat((text, torch.tensor([[token]])), 1)
+    assert found.prompt_ids == (1,)
+    assert [piece.id for piece in model.stream(source, max_new_tokens=5)] == list(found.ids)
+    assert model.beams(source, width=1, max_new_tokens=5)[0].ids == found.ids
+    again = model.trace([1, *found.ids], source=source)
+    for name in ("encoder.1.attention.pattern", "decoder.0.cross.scores", "decoder.2.stream", "decoder.logits"):
+        torch.testing.assert_close(found.trace[name], again[name], atol=1e-11, rtol=1e-11)
+    with pytest.raises(ValueError, match="start_id"):
+        Model(model.transformer).generate(source)
+    with pytest.raises(ValueError, match="no encoder"):
+        Model(tiny_gpt2()).trace([1], source=source)

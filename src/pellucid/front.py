@@ -3,15 +3,15 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .generation import Generation, Piece, Sampling, Watch, embed, fill, generate, stream
+from .generation import Beams, Found, Generation, Piece, Sampling, Watch, embed, fill, generate, search, stream
 from .generation.choose import row_seeds
-from .generation.prompts import is_one, pad_right
+from .generation.prompts import Prompt, is_one, pad_right
 from .inside.recorder import Recorder
 from .inside.trace import Trace, recorded, trace
 from .model.budget import Budget, budget
@@ -23,7 +23,7 @@ from .text.finding import find_tokenizer
 from .views.table import Table
 from .weights.loading import load_checkpoint
 
-Prompt = str | Sequence[int]
+Settings = TypeVar("Settings", Sampling, Beams)
 
 
 class Model:
@@ -153,6 +153,13 @@ class Model:
             found = generate(self.transformer, self.tokenizer, starts, settings, sources=sources)
         return found[0] if one else found
 
+    def beams(self, prompt: Prompt, beams: Beams | None = None, **options: Any) -> list[Found]:
+        """The most probable continuations that beam search finds, best first; `options` are fields of `Beams`."""
+        settings = with_options(beams or Beams(), options)
+        settings = replace(settings, stop_ids=(*settings.stop_ids, *self.eos_ids))
+        starts, sources = self._asked([prompt])
+        return search(self.transformer, self.tokenizer, starts, settings, sources)[0]
+
     def fill(self, text: str, k: int = 5) -> Table:
         """The k most probable tokens for each mask in a text, as a table; masks are written as in "[MASK]"."""
         found = [each for mask in fill(self.transformer, self._words(), text, k) for each in mask]
@@ -185,7 +192,7 @@ class Model:
         return self.tokenizer
 
     def _sampling(self, sampling: Sampling | None, options: Mapping[str, Any]) -> Sampling:
-        settings = with_options(sampling, options)
+        settings = with_options(sampling or Sampling(), options)
         return replace(settings, stop_ids=tuple(dict.fromkeys((*settings.stop_ids, *self.eos_ids))))
 
     def _traced(self, prompt: Prompt, sampling: Sampling) -> Generation:
@@ -248,9 +255,9 @@ def end_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(found) if isinstance(found, list) else () if found is None else (found,)
 
 
-def with_options(sampling: Sampling | None, options: Mapping[str, Any]) -> Sampling:
-    """The sampling with single fields replaced. Raises ValueError for a field that there is not."""
-    known = [field.name for field in fields(Sampling)]
+def with_options(settings: Settings, options: Mapping[str, Any]) -> Settings:
+    """Sampling or beams with single fields replaced. Raises ValueError for a field that there is not."""
+    known = [field.name for field in fields(settings)]
     if unknown := [name for name in options if name not in known]:
-        raise ValueError(f"generate has no option {', '.join(unknown)}; it has {', '.join(known)}")
-    return replace(sampling or Sampling(), **options)
+        raise ValueError(f"{type(settings).__name__} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    return replace(settings, **options)

@@ -14,8 +14,8 @@ from ..model.config import Dropout
 from ..model.flow import Memory, Pass
 from ..model.place import tail
 from ..model.transformer import Transformer
-from .decode import FinishReason, checked, chunk_size, same_rotation
-from .prompts import pad_left
+from .decode import FinishReason, chunk_size, same_rotation
+from .prompts import checked, pad_left
 from .warp import forbid
 
 MOST_PENALTY = 32.0  # n ** 32 is a finite number for any n below 2^31, and so is n ** -32

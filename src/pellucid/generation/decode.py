@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Literal
 
 import torch
@@ -16,7 +15,7 @@ from ..model.place import pick, tail
 from ..model.rotary import Rotary, frequencies
 from ..model.transformer import Transformer
 from .choose import Chooser, row_seeds
-from .prompts import pad_left
+from .prompts import checked, pad_left
 from .sampling import Sampling
 
 FinishReason = Literal["stop", "length"]
@@ -181,16 +180,3 @@ def same_rotation(totals: Sequence[int], config: Config) -> list[list[int]]:
         key = frequencies(positions, config.d_head, length) if isinstance(positions, Rotary) else None
         groups.setdefault(key, []).append(row)
     return list(groups.values())
-
-
-def checked(prompt: Sequence[int], row: int, config: Config) -> list[int]:
-    """Refuse what the model cannot read."""
-    ids = list(prompt)
-    if not ids:
-        raise ValueError(f"prompt {row} is empty: it needs at least one token to start from")
-    for token in ids:
-        if not isinstance(token, Integral) or isinstance(token, bool) or not 0 <= token < config.vocab_size:
-            raise ValueError(f"prompt {row} must hold ids in 0..{config.vocab_size - 1}, got {token!r}")
-    if len(ids) > config.context_length:
-        raise ValueError(f"prompt {row} has {len(ids)} tokens, the context only {config.context_length}: shorten it")
-    return ids

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..model.heads import first_token
 from ..model.transformer import Transformer
-from .decode import checked
-from .prompts import pad_right
+from .prompts import checked, pad_right
 
 
 @torch.no_grad()

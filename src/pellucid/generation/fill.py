@@ -7,7 +7,7 @@ import torch
 
 from ..model.transformer import Transformer
 from ..text import Tokenizer
-from .decode import checked
+from .prompts import checked
 
 
 @dataclass(frozen=True)

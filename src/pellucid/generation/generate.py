@@ -3,17 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
-from ..model.flow import Memory
 from ..model.transformer import Transformer
 from .choose import row_seeds
-from .decode import Decoding, FinishReason, Token, Watch, checked, same_rotation, total
+from .decode import Decoding, FinishReason, Token, Watch, same_rotation, total
 from .line import Line, Tokenizer
-from .prompts import pad_right
+from .prompts import Prompt, memory_of, prompt_ids, with_ends, without_text
 from .sampling import Sampling
-
-Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -65,10 +60,10 @@ def generate(
     if isinstance(prompts, str):
         raise ValueError("prompts must be a list of texts or of lists of ids, got one text: put it in a list")
     ids = [prompt_ids(prompt, row, transformer, tokenizer) for row, prompt in enumerate(prompts)]
-    seeds, forbidden = row_seeds(sampling, len(ids)), _without_text(transformer, tokenizer)
+    seeds, forbidden = row_seeds(sampling, len(ids)), without_text(transformer, tokenizer)
     sampling = _with_eos(sampling, transformer, tokenizer)
     pieces: list[list[Piece]] = [[] for _ in ids]
-    memory = _memory(transformer, tokenizer, sources, watch)
+    memory = memory_of(transformer, tokenizer, sources, watch.looks if watch else None)
     for rows in same_rotation([total(len(prompt), transformer.config, sampling) for prompt in ids], transformer.config):
         group = replace(sampling, seed=tuple(seeds[row] for row in rows))
         own = None if memory is None else memory.pick(rows)
@@ -93,52 +88,16 @@ def stream(
     """
     ids = prompt_ids(prompt, 0, transformer, tokenizer)
     sampling = _with_eos(sampling or Sampling(), transformer, tokenizer)
-    memory = _memory(transformer, tokenizer, None if source is None else [source], watch)
-    decoding = Decoding(transformer, [ids], sampling, _without_text(transformer, tokenizer), watch, memory)
+    memory = memory_of(transformer, tokenizer, [source] if source is not None else None, watch.looks if watch else None)
+    decoding = Decoding(transformer, [ids], sampling, without_text(transformer, tokenizer), watch, memory)
     return (piece for _, piece in _pieces(decoding, tokenizer))
 
 
-def prompt_ids(prompt: Prompt, row: int, transformer: Transformer, tokenizer: Tokenizer | None) -> list[int]:
-    """The ids a prompt starts from. Raises ValueError as `generate` says."""
-    if isinstance(prompt, str):
-        if tokenizer is None:
-            raise ValueError(f"prompt {row} is text, and there is no tokenizer: give a list of ids")
-        ids = tokenizer.encode(prompt)
-    elif isinstance(prompt, Sequence):
-        ids = list(prompt)
-    else:
-        raise ValueError(f"prompt {row} must be a text or a list of ids, got {type(prompt).__name__}")
-    if not ids and tokenizer is not None and tokenizer.bos_id is not None:
-        ids = [tokenizer.bos_id]
-    return checked(ids, row, transformer.config)
-
-
-@torch.no_grad()
-def _memory(
-    transformer: Transformer, tokenizer: Tokenizer | None, sources: Sequence[Prompt] | None, watch: Watch | None
-) -> Memory | None:
-    """What the encoder makes of the source texts."""
-    if sources is None:
-        return None
-    if transformer.encoder is None:
-        raise ValueError("this model has no encoder: it takes no source text")
-    rows = [prompt_ids(source, row, transformer.encoder, tokenizer) for row, source in enumerate(sources)]
-    ids, mask = pad_right(rows, transformer.W_U.device)
-    return transformer.encode(ids, mask, watch.looks if watch else None)
-
-
 def _with_eos(sampling: Sampling, transformer: Transformer, tokenizer: Tokenizer | None) -> Sampling:
-    """The tokenizer's end ids beside the caller's own; those past the model's vocabulary never come."""
-    if tokenizer is None:
-        if sampling.stop:
-            raise ValueError("stop strings need a tokenizer: give stop_ids")
-        return sampling
-    known = [id for id in tokenizer.eos_ids if id < transformer.config.vocab_size]
-    return replace(sampling, stop_ids=tuple(dict.fromkeys((*sampling.stop_ids, *known))))
-
-
-def _without_text(transformer: Transformer, tokenizer: Tokenizer | None) -> list[int]:
-    return [] if tokenizer is None else tokenizer.ids_without_text(transformer.config.vocab_size)
+    """The tokenizer's end ids beside the caller's own."""
+    if tokenizer is None and sampling.stop:
+        raise ValueError("stop strings need a tokenizer: give stop_ids")
+    return replace(sampling, stop_ids=with_ends(sampling.stop_ids, transformer, tokenizer))
 
 
 def _pieces(decoding: Decoding, tokenizer: Tokenizer | None) -> Iterator[tuple[int, Piece]]:
