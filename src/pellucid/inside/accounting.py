@@ -16,7 +16,7 @@ from ..model.attention import Attention
 from ..model.config import RMSNorm
 from ..model.layers import Norm, activate
 from ..model.transformer import FeedForward
-from .reading import Point
+from .reading import Point, state_sites
 
 Entry: TypeAlias = tuple[str, float]
 
@@ -32,16 +32,29 @@ def through(
 
 
 def entries(point: Point, direction: Float[Tensor, "D"], by: str) -> tuple[Entry, ...]:
-    """What every part of the model wrote along a direction of the final stream, in the order of the data flow."""
+    """What every part of the model wrote along a direction of the final stream, in the order of the data flow.
+
+    What an edit of a state put there is an entry of its own, "edit of 3.stream"; one of an update belongs to its part.
+    """
     found: list[Entry] = []
-    for step in reversed(point.transformer.steps):
+    for index, step in reversed(list(enumerate(point.transformer.steps))):
+        found += _edited(point, index + 1, direction)
         if step.after is not None:
             name = f"{step.parts[0].name}.sum"
             direction, shift = through(step.after, point.read(name), direction)
             found += [] if shift is None else [(f"{step.parts[0].name} norm bias", shift)]
         for part in reversed(step.parts):
             found += reversed([(name, _along(write, direction)) for name, write in _writes(point, part, by)])
+    found += _edited(point, 0, direction)
     return (*_embeddings(point, direction), *reversed(found))
+
+
+def _edited(point: Point, index: int, direction: Float[Tensor, "D"]) -> list[Entry]:
+    """What an edit of a state added to what was computed for it."""
+    name = state_sites(point.transformer)[index]
+    if name not in point.edited:
+        return []
+    return [(f"edit of {name}", _along(point.state(index)[0, 0].double() - point.computed(index).double(), direction))]
 
 
 def head_direction(point: Point, direction: Float[Tensor, "D"]) -> Float[Tensor, "D"]:
@@ -75,6 +88,10 @@ def _writes(point: Point, part: Attention | FeedForward, by: str) -> Iterator[tu
         yield f"{part.name} head {head}", heads[head].double() @ part.W_O[head].double()
     if part.out.bias is not None:
         yield f"{part.name} bias", part.out.bias
+    if f"{part.name}.update" in point.edited or f"{part.name}.writes" in point.edited:
+        whole = torch.einsum("hk,hkd->d", heads.double(), part.W_O.double())
+        whole = whole if part.out.bias is None else whole + part.out.bias.double()
+        yield f"edit of {part.name}", point.read(f"{part.name}.update").double() - whole
 
 
 def _along(write: Float[Tensor, "D"], direction: Float[Tensor, "D"]) -> float:

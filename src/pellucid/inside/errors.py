@@ -11,3 +11,7 @@ class WeightsChangedError(ValueError):
 
 class LedgerError(ValueError):
     """A question that no sum of writes answers exactly, or one that was put wrongly."""
+
+
+class EditError(ValueError):
+    """An edit that makes no sense for this model, or that collides with another."""

@@ -1,6 +1,6 @@
 """Recomputing a value: one part of the model is run from the recorded state before it, and stopped at the site."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,14 +9,31 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..model.config import Bidirectional
-from ..model.flow import Pass
-from ..model.place import Place, visible
+from ..model.flow import Look, Looks, Pass
+from ..model.place import Place, column, visible
 from ..model.sites import Site, sites
 from ..model.transformer import Step, Transformer
 from ..text import Tokenizer
 from .fingerprint import fingerprint
 
 ENDINGS = ("logits", "pooled")
+
+
+def chain(first: Looks, then: Looks) -> dict[str, Look]:
+    """Looks that see after others: what the first give back is what the others are shown."""
+    both = {site: chained([first[site], then[site]]) for site in first.keys() & then.keys()}
+    return {**first, **then, **both}
+
+
+def chained(looks: Sequence[Look]) -> Look:
+    """Several looks at one site, one after another."""
+
+    def see(value: Tensor, place: Place, keys: Place | None) -> Tensor:
+        for look in looks:
+            value = look(value, place, keys)
+        return value
+
+    return see if len(looks) > 1 else looks[0]
 
 
 class _ReachedError(Exception):
@@ -82,11 +99,14 @@ class Recording:
     states: tuple[Float[Tensor, "B T D"], ...]
 
     def read(self, site: str, here: Pass) -> Tensor:
-        """The value of a site. Scores are shown with -inf where the mask hides a key."""
+        """The value of a site. Scores are shown with -inf where the mask hides a key.
+
+        The pass carries the looks of edits made on the way; the recorded states hold theirs already.
+        """
         names = state_sites(self.transformer)
         if site in names:
             return self.states[names.index(site)]
-        here = replace(here, looks={site: _stop})
+        here = replace(here, looks=chain(here.looks or {}, {site: _stop}))
         try:
             self._run(site, here)
         except _ReachedError as reached:
@@ -139,6 +159,7 @@ class Point:
     here: Pass
     position: int
     tokenizer: Tokenizer | None
+    edited: frozenset[str] = frozenset()
 
     @property
     def transformer(self) -> Transformer:
@@ -153,6 +174,14 @@ class Point:
         """The stream's state at this token."""
         return self.recording.states[index][:, self.position : self.position + 1]
 
+    def computed(self, index: int) -> Float[Tensor, "D"]:
+        """What a state would have been from the one before it, without an edit of the state itself."""
+        if index == 0:
+            return self.transformer.embed(self.recording.ids, self.here, self.recording.types)[0, self.position]
+        step, before = self.transformer.steps[index - 1], self.recording.states[index - 1]
+        source = step.source(before, self.here)
+        return step.close(before, [part(source, self.here) for part in step.parts], self.here)[0, self.position]
+
     @cached_property
     def logits(self) -> Float[Tensor, "V"]:
         """The model's logits at this token."""
@@ -160,7 +189,8 @@ class Point:
 
     def unembed(self, state: Float[Tensor, "one one D"]) -> Float[Tensor, "V"]:
         """Final norm, head and unembedding of any state, with that state's own statistics."""
-        return self.transformer.logits(state, self.here)[0, 0]
+        here = replace(self.here, place=column(self.here.place, self.position))
+        return self.transformer.logits(state, here)[0, 0]
 
     def label(self, token: int) -> str:
         """A printable name of a token."""

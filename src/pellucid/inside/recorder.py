@@ -34,6 +34,7 @@ class Recorder:
 
         return keep
 
-    def states(self) -> tuple[Float[Tensor, "B T D"], ...]:
-        """Every state, the columns of all passes side by side."""
-        return tuple(kept[0] if len(kept) == 1 else torch.cat(kept, dim=1) for kept in self._kept.values())
+    def states(self, first: int = 0) -> tuple[Float[Tensor, "B T D"], ...]:
+        """Every state (from the `first` on, where a pass began there), the columns of all passes side by side."""
+        found = list(self._kept.values())[first:]
+        return tuple(kept[0] if len(kept) == 1 else torch.cat(kept, dim=1) for kept in found)

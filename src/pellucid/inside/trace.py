@@ -16,12 +16,15 @@ from ..model.place import Place, row_of
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from ..views.table import Table
-from .errors import LedgerError, WeightsChangedError
+from .edits import Edit
+from .errors import LedgerError, SiteError, WeightsChangedError
 from .ledger import Ledger, direction_ledger, ledger, logit_direction
 from .lens import lens, top
 from .names import check_name, select
-from .reading import Point, Recording, all_sites, group_of, prints
+from .plan import Plan
+from .reading import Point, Recording, all_sites, group_of, prints, state_sites
 from .recorder import Recorder
+from .rerun import edited
 
 Answer = TypeVar("Answer")
 
@@ -63,6 +66,7 @@ class Trace:
     tokenizer: Tokenizer | None
     prints: dict[str, Tensor]
     source: "Trace | None" = None
+    plan: Plan = Plan()
 
     @property
     def transformer(self) -> Transformer:
@@ -102,7 +106,37 @@ class Trace:
             return self.source[name]
         self._check([group_of(self.transformer, name)])
         with torch.no_grad(), self.precision.restored():
-            return self.recording.read(name, self._pass())
+            return self.recording.read(name, self.present())
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits that this trace was made with, the encoder's among them, in order."""
+        return self.plan.edits if self.source is None else (*self.source.edits, *self.plan.edits)
+
+    def edit(self, *edits: Edit) -> "Trace":
+        """The trace of the same input with these edits, in their order, after those already made.
+
+        Only what they can change is run again: from the first state, and in a causal model from the first position.
+        """
+        return edited(self, edits)
+
+    def with_states(self, states: tuple[Float[Tensor, "B T D"], ...]) -> "Trace":
+        """This trace with other states of the stream."""
+        return replace(self, recording=replace(self.recording, states=states))
+
+    def by_position(self, site: str, row: int = 0) -> Float[Tensor, "P ..."]:
+        """A site's value in one row, one entry for each token by position, padding left out; keys by position too."""
+        found = next(each for each in all_sites(self.transformer) if each.name == check_name(site, self.names))
+        if "T" not in found.axes:
+            raise SiteError(f"{site} has no positions")
+        owner = self
+        if self.source is not None and site.startswith(self.source.transformer.prefix):
+            owner = self.source
+        value = self[site][row].movedim(found.axes.index("T") - 1, 0)[owner.columns(row)]
+        if found.axes[-1] == "S":
+            keys = self.source if self.source is not None and ".cross." in site else owner
+            value = value[..., keys.columns(row)]
+        return value
 
     def read(self, pattern: str) -> dict[str, Tensor]:
         """Every site that a pattern names: `*` for any layer, `3-5.ffn.neurons` for a range of layers."""
@@ -186,18 +220,19 @@ class Trace:
         rows, columns = self.ids.shape
         return f"Trace({rows} x {columns} tokens, {len(self.states)} states, {self.nbytes / 1e6:.1f} MB)"
 
-    def _pass(self, row: int | None = None) -> Pass:
-        """The pass as it was; for one row of the batch, without the padding that this row does not have."""
+    def present(self, row: int | None = None) -> Pass:
+        """The pass as it was, or one row of it without padding; edits of states are left out, which hold them."""
         place, memory = self.place, None if self.source is None else self.source.memory()
         if row is not None:
             place = row_of(place, row)
             memory = None if memory is None else memory.pick([row])
-        return Pass(place, self.transformer.rotation(place), memory=memory)
+        looks = self.plan.looks(leave_out=state_sites(self.transformer))
+        return Pass(place, self.transformer.rotation(place), looks=looks or None, memory=memory)
 
     def memory(self) -> Memory:
         """What a decoder attends to, if this is its encoder's trace."""
         with torch.no_grad(), self.precision.restored():
-            return Memory(self.transformer.normed(self.states[-1], self._pass()), self.place)
+            return Memory(self.transformer.normed(self.states[-1], self.present()), self.place)
 
     def _check(self, groups: Iterable[str]) -> None:
         """Refuse to recompute with other weights than those the states came from."""
@@ -210,7 +245,7 @@ class Trace:
         """One token of one row, by its number among the row's tokens."""
         column = self.column(row, position)
         row = range(self.ids.shape[0])[row]
-        return Point(self.recording.row(row), self._pass(row), column, self.tokenizer)
+        return Point(self.recording.row(row), self.present(row), column, self.tokenizer, frozenset(self.plan.sites()))
 
     def _ask(self, question: Callable[[Point], Answer], row: int, position: int, groups: Iterable[str]) -> Answer:
         point = self._point(row, position)

@@ -83,6 +83,12 @@ def narrowed(place: Place, real: Tensor, rows: Sequence[int]) -> tuple[Place, in
     return Place(positions, real, end, place.length), first
 
 
+def column(place: Place, index: int) -> Place:
+    """The place of one column."""
+    real = None if place.real is None else place.real[:, index : index + 1]
+    return Place(place.positions[:, index : index + 1], real, place.end, place.length)
+
+
 def pick(place: Place, rows: Sequence[int]) -> Place:
     """The place of some of the rows, in this order."""
     if place.real is None:
