@@ -283,6 +283,40 @@ def test_when_the_search_is_over(early, penalty, over):
     assert [branch.ids for branch in search.branches] == ([] if over else [(2,), (3,)])
 
 
+@pytest.mark.parametrize(("early", "penalty"), [(False, 0.0), ("never", 0.0), ("never", -1.0), (False, 1.0)])
+def test_the_best_that_grows_is_held_against_the_worst_that_ended(early, penalty):
+    """0.5 and 0.4 * 0.3 = 0.12 have ended, 0.4 * 0.65 = 0.26 grows.
+
+    By a penalty of -1, 2 log(0.26) = -2.69 beats 2 log(0.12) = -4.24, which it would not at its greatest length.
+    """
+    search = Search(4, Beams(2, penalty, early, stop_ids=(0,)))
+    search.grow(logs([0.5, 0.4, 0.1]))
+    assert len(search.branches) == 2
+    search.grow(logs([0.3, 0.65, 0.05], [0.3, 0.3, 0.4]))
+    assert [h.ids for h in search.ended] == [(0,), (1, 0)]
+    assert [branch.ids for branch in search.branches] == [(1, 1), (2, 2)]
+
+
+def test_no_better_is_over():
+    search = Search(4, Beams(2, stop_ids=(0, 1)))
+    search.grow(logs([0.25, 0.25, 0.25, 0.25]))
+    assert search.branches == []
+
+
+def test_never_hopes_for_no_more_than_there_is_room():
+    """log(0.05) / 2 = -1.50 does not beat log(0.3) = -1.20; over more tokens than 2 it would."""
+    search = Search(2, Beams(2, early_stopping="never", stop_ids=(0, 1)))
+    search.grow(logs([0.4, 0.3, 0.05, 0.04]))
+    assert search.branches == []
+
+
+def test_the_first_end_of_a_single_beam_is_its_last():
+    search = Search(4, Beams(1, early_stopping="never", stop_ids=(0,)))
+    search.grow(logs([0.4, 0.3, 0.3]))
+    assert [h.ids for h in search.ended] == [(0,)]
+    assert search.branches == []
+
+
 def test_what_ends_outside_the_width_is_not_kept():
     """The third best continuation ends, and two are kept: it neither ends nor goes on."""
     search = Search(4, Beams(2, stop_ids=(3,)))
@@ -342,9 +376,11 @@ def test_prompts_whose_rotation_differs_are_searched_apart():
 
 def test_training_mode_and_gradients_change_nothing():
     model = tiny_gpt2(dropout=Dropout(0.5, 0.5, 0.5))
-    expected = beam_search(model, [[1, 2], [3]], Beams(3))
+    expected, saved = beam_search(model, [[1, 2], [3]], Beams(3)), []
     model.train().requires_grad_(True)
-    assert beam_search(model, [[1, 2], [3]], Beams(3)) == expected
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, saved.append):
+        assert beam_search(model, [[1, 2], [3]], Beams(3)) == expected
+    assert saved == []
     assert model.training
 
 
@@ -404,7 +440,8 @@ def test_a_memory_has_a_row_per_prompt():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_logits_that_are_not_numbers(bad):
-    model = tiny_gpt2()
+    """Of one prompt of several: nobody else reads token 7."""
+    model = tiny_gpt2(tied=False)
     model.embed.words[7, :] = bad
     with pytest.raises(ValueError, match="not finite numbers"):
-        beam_search(model, [[1, 2]], Beams())
+        beam_search(model, [[1, 2], [7, 3]], Beams())

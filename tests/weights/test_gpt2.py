@@ -141,6 +141,7 @@ def test_the_published_config():
         ({"activation_function": "swish"}, "activation_function='swish'"),
         ({"attention_window": 4}, "unknown fields.*attention_window=4"),
         ({"architectures": ["GPT2ForTokenClassification"]}, "GPT2ForTokenClassification"),
+        ({"n_layer": 10**9, "scale_attn_by_inverse_layer_idx": True}, "n_layer must be at most 4096"),
         ({"n_layer": "2"}, "n_layer must be a whole number, got '2'"),
         ({"n_layer": True}, "n_layer must be a whole number, got True"),
         ({"layer_norm_epsilon": "small"}, "layer_norm_epsilon must be a number"),

@@ -92,6 +92,7 @@ def test_masks_are_the_shortest_cycle():
         ({"attention_types": [[["global", "banded"], 1], [["local"], 1]]}, "must name global or local"),
         ({"attention_types": [["global", 3]]}, "attention_types must hold"),
         ({"attention_types": [[["global"], 10**12]]}, "attention_types must hold"),
+        ({"num_layers": 10**9, "attention_types": [[["global"], 10**9]]}, "num_layers must be at most 4096"),
         ({"attention_types": "local"}, "attention_types must hold"),
         ({"attention_layers": ["global"] * 3}, "attention_layers does not follow"),
         ({"rotary": True}, "unknown fields.*rotary=True"),

@@ -9,7 +9,7 @@ from typing import Any
 from ..model.config import Config, Dropout, Init, LayerNorm, Learned
 from .family import Family
 from .fields import Fields
-from .hf_config import activation_name, spread, take_activation, take_common
+from .hf_config import activation_name, check_listed, spread, take_activation, take_common
 from .names import TOKENS, UNEMBED, Entry, Layout
 
 ARCHITECTURES = ("GPT2LMHeadModel", "GPT2Model")
@@ -87,6 +87,7 @@ def _scale_flags(config: Config) -> tuple[bool, bool]:
 def _scales(fields: Fields, layers: int, d_head: float) -> tuple[float, ...]:
     scale = d_head**-0.5 if fields.flag("scale_attn_weights", True) else 1.0
     if fields.flag("scale_attn_by_inverse_layer_idx", False):
+        check_listed(fields, "n_layer", layers)
         return tuple(scale / (layer + 1) for layer in range(layers))
     return () if scale != 1.0 else (1.0,)
 

@@ -10,7 +10,7 @@ from ..model.config import Causal, Config, Dropout, Init, LayerNorm, Mask, Windo
 from .family import Family
 from .fields import Fields
 from .files import shown
-from .hf_config import activation_name, spread, take_activation, take_common
+from .hf_config import activation_name, check_listed, spread, take_activation, take_common
 from .names import TOKENS, UNEMBED, Entry, Layout
 
 ARCHITECTURES = ("GPTNeoForCausalLM", "GPTNeoModel")
@@ -49,13 +49,14 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
 
 def _masks(fields: Fields, layers: int) -> tuple[Mask, ...]:
     """The shortest cycle of masks that gives each layer its attention_types ([[kinds, how many times], ...])."""
+    check_listed(fields, "num_layers", layers)
     kinds: Mapping[object, Mask] = {"global": Causal(), "local": Window(fields.whole("window_size", 256))}
     stated = fields.collect("attention_types", "attention_layers")
     runs = stated.get("attention_types") or [[["global", "local"], 12]]
     names: list[object] = []
     for run in runs if isinstance(runs, list) else [runs]:
         match run:
-            case [list(cycle), int(times)] if 0 <= times <= layers:
+            case [list(cycle), int(times)] if 0 <= times <= layers and len(cycle) <= layers:
                 names += cycle * times
             case _:
                 raise fields.error(f"attention_types must hold [[kinds, how many times], ...], got {shown([run])}")
