@@ -7,6 +7,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .front import Model, load
     from .generation.sampling import Sampling
+    from .inside.edits import Edit, add, freeze, knockout, mean, noise, patch, resample, scale, zero
+    from .inside.edits import map_with as map
+    from .inside.edits import set_to as set
     from .inside.trace import Trace
     from .model.config import Config
     from .model.sites import Site
@@ -18,20 +21,36 @@ else:
 
         if name not in _HOMES:
             raise AttributeError(_unknown(name))
-        value = getattr(import_module(_HOMES[name], __name__), name)
+        home, _, own = _HOMES[name].partition(":")
+        value = getattr(import_module(home, __name__), own or name)
         globals()[name] = value
         return value
 
 
-__all__ = ["Config", "Model", "Sampling", "Site", "Trace", "__version__", "load"]
+__all__ = [
+    "Config", "Edit", "Model", "Sampling", "Site", "Trace", "__version__", "add", "freeze", "knockout", "load", "map",
+    "mean", "noise", "patch", "resample", "scale", "set", "zero",
+]  # fmt: skip
 
 _HOMES = {
     "Config": ".model.config",
+    "Edit": ".inside.edits",
     "Model": ".front",
     "Sampling": ".generation.sampling",
     "Site": ".model.sites",
     "Trace": ".inside.trace",
+    "add": ".inside.edits",
+    "freeze": ".inside.edits",
+    "knockout": ".inside.edits",
     "load": ".front",
+    "map": ".inside.edits:map_with",
+    "mean": ".inside.edits",
+    "noise": ".inside.edits",
+    "patch": ".inside.edits",
+    "resample": ".inside.edits",
+    "scale": ".inside.edits",
+    "set": ".inside.edits:set_to",
+    "zero": ".inside.edits",
 }
 
 

@@ -12,10 +12,15 @@ from torch import Tensor, nn
 from .generation import Beams, Found, Generation, Piece, Sampling, Watch, embed, fill, generate, search, stream
 from .generation.choose import row_seeds
 from .generation.prompts import Prompt, is_one, pad_right
+from .inside.edits import Edit
+from .inside.plan import plan
+from .inside.reading import chain
 from .inside.recorder import Recorder
+from .inside.rerun import made_with
 from .inside.trace import Trace, recorded, trace
 from .model.budget import Budget, budget
 from .model.config import Config
+from .model.flow import Looks
 from .model.sites import sites
 from .model.transformer import Transformer
 from .text import Tokenizer
@@ -36,12 +41,14 @@ class Model:
         name: str = "model",
         eos_ids: tuple[int, ...] = (),
         start_id: int | None = None,
+        edits: tuple[Edit, ...] = (),
     ):
         self.transformer = transformer
         self.tokenizer = tokenizer
         self.name = name
         self.eos_ids = eos_ids
         self.start_id = start_id  # what an encoder-decoder's answer begins with
+        self.edits = edits
 
     @property
     def config(self) -> Config:
@@ -82,6 +89,14 @@ class Model:
         """Where the parameters are."""
         return budget(self.config)
 
+    def edited(self, *edits: Edit) -> "Model":
+        """This model with edits that hold in everything it does, by absolute position; the weights are shared.
+
+        The model itself stays as it is. Raises SiteError or EditError for edits that make no sense for it.
+        """
+        plan(self.transformer, (*self.edits, *edits))
+        return Model(self.transformer, self.tokenizer, self.name, self.eos_ids, self.start_id, (*self.edits, *edits))
+
     def encode(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
         """Token ids of a text. Control tokens in it stay text unless `special`; `bos` None is the checkpoint's rule."""
         return self._words().encode(text, special=special, bos=bos)
@@ -109,9 +124,9 @@ class Model:
         if self.transformer.encoder is None or source is None:
             if source is not None:
                 raise ValueError(f"{self.name} has no encoder: it takes no source text")
-            return trace(self.transformer, ids, mask, self.tokenizer, types)
+            return trace(self.transformer, ids, mask, self.tokenizer, types).edit(*self.edits)
         encoder = trace(self.transformer.encoder, *self._batch(source), self.tokenizer)
-        return trace(self.transformer, ids, mask, self.tokenizer, types, encoder)
+        return trace(self.transformer, ids, mask, self.tokenizer, types, encoder).edit(*self.edits)
 
     @overload
     def generate(
@@ -150,11 +165,13 @@ class Model:
             ]
         else:
             starts, sources = self._asked(prompts)
-            found = generate(self.transformer, self.tokenizer, starts, settings, sources=sources)
+            found = generate(self.transformer, self.tokenizer, starts, settings, Watch(self._looks()), sources)
         return found[0] if one else found
 
     def beams(self, prompt: Prompt, beams: Beams | None = None, **options: Any) -> list[Found]:
         """The most probable continuations that beam search finds, best first; `options` are fields of `Beams`."""
+        if self.edits:
+            raise ValueError("beam search runs models without edits: generate decodes edited ones")
         settings = with_options(beams or Beams(), options)
         settings = replace(settings, stop_ids=(*settings.stop_ids, *self.eos_ids))
         starts, sources = self._asked([prompt])
@@ -162,21 +179,21 @@ class Model:
 
     def fill(self, text: str, k: int = 5) -> Table:
         """The k most probable tokens for each mask in a text, as a table; masks are written as in "[MASK]"."""
-        found = [each for mask in fill(self.transformer, self._words(), text, k) for each in mask]
+        found = [each for mask in fill(self.transformer, self._words(), text, k, self._looks()) for each in mask]
         rows = tuple((each.position, each.token, each.id, each.probability, each.text) for each in found)
         return Table("masked tokens", ("position", "token", "id", "probability", "text"), rows)
 
     def embed(self, texts: str | Sequence[Any], pooling: str = "mean", unit: bool = False) -> Float[Tensor, "N D"]:
         """One vector for each text: the final stream's "mean" over its tokens or the "first" token's; `unit` length."""
-        return embed(
-            self.transformer, [self._ids(text) for text in ([texts] if is_one(texts) else texts)], pooling, unit
-        )
+        rows = [self._ids(text) for text in ([texts] if is_one(texts) else texts)]
+        return embed(self.transformer, rows, pooling, unit, self._looks())
 
     def stream(self, prompt: Prompt, sampling: Sampling | None = None, **options: Any) -> Iterator[Piece]:
         """Continue a prompt, token by token."""
         (start,), source = self._asked([prompt])
         settings = self._sampling(sampling, options)
-        return stream(self.transformer, self.tokenizer, start, settings, source=source[0] if source else None)
+        watch = Watch(self._looks())
+        return stream(self.transformer, self.tokenizer, start, settings, watch, source[0] if source else None)
 
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """A conversation as the model was taught to read it, up to where its answer begins."""
@@ -199,14 +216,20 @@ class Model:
         """Continue one prompt while its stream is recorded, the last token's too."""
         recorder = Recorder(self.transformer)
         starts, sources = self._asked([prompt])
-        watch = Watch(recorder.looks, read_last=True)
+        watch = Watch(chain(self._looks(), recorder.looks), read_last=True)
         found = generate(self.transformer, self.tokenizer, starts, sampling, watch, sources)[0]
         ids = torch.tensor([[*found.prompt_ids, *found.ids]], device=self.device)
         whole = recorded(self.transformer, recorder, ids, self.tokenizer)
         if self.transformer.encoder is not None:
             encoder = trace(self.transformer.encoder, *self._batch(prompt), self.tokenizer)
             whole = replace(whole, source=encoder)
-        return replace(found, trace=whole)
+        return replace(found, trace=made_with(whole, self.edits))
+
+    def _looks(self) -> Looks:
+        """The edits as looks, for passes that may be continued token by token."""
+        if any(edit.whole for edit in self.edits):
+            raise ValueError("an edit that maps a whole site sees all positions at once: it works in a trace alone")
+        return plan(self.transformer, self.edits).looks()
 
     def _ids(self, prompt: Prompt) -> list[int]:
         return self.encode(prompt) if isinstance(prompt, str) else list(prompt)

@@ -217,7 +217,7 @@ def test_edits_survive_json():
         (lambda: [edit.add("0.stream", torch.ones(31))], r"fit shape \[32\] .*got \[31\]"),
         (lambda: [edit.set_to("0.stream", 1.0), edit.zero("0.stream", position=2)], "replace the same numbers"),
         (lambda: [edit.knockout("0.attention.pattern")], "hides attention scores"),
-        (lambda: [edit.freeze("0.stream", None)], "can be frozen"),
+        (lambda: [edit.freeze("0.stream", traced(tiny_gpt2(), random_ids(1, 4)))], "can be frozen"),
         (lambda: [edit.zero("0.stream", layer=2)], "narrowed by head, kv_head"),
         (lambda: [edit.map_with("0.stream", lambda x: x[:, :2])], "must give back shape"),
     ],

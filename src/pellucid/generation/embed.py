@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..model.flow import Looks
 from ..model.heads import first_token
 from ..model.transformer import Transformer
 from .prompts import checked, pad_right
@@ -14,7 +15,11 @@ from .prompts import checked, pad_right
 
 @torch.no_grad()
 def embed(
-    transformer: Transformer, rows: Sequence[Sequence[int]], pooling: str = "mean", unit: bool = False
+    transformer: Transformer,
+    rows: Sequence[Sequence[int]],
+    pooling: str = "mean",
+    unit: bool = False,
+    looks: Looks | None = None,
 ) -> Float[Tensor, "N D"]:
     """One vector for each row of token ids: the final stream's "mean" over its tokens, or its "first" token's.
 
@@ -29,7 +34,7 @@ def embed(
     ids, mask = pad_right([checked(row, i, transformer.config) for i, row in enumerate(rows)], transformer.W_U.device)
     training = transformer.training
     try:
-        states = transformer.eval().hidden(ids, mask)
+        states = transformer.eval().hidden(ids, mask, looks)
     finally:
         transformer.train(training)
     real = None if mask is None else mask.bool()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..model.flow import Looks
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from .prompts import checked
@@ -22,7 +23,9 @@ class Filling:
 
 
 @torch.no_grad()
-def fill(transformer: Transformer, tokenizer: Tokenizer, text: str, k: int = 5) -> list[list[Filling]]:
+def fill(
+    transformer: Transformer, tokenizer: Tokenizer, text: str, k: int = 5, looks: Looks | None = None
+) -> list[list[Filling]]:
     """The k most probable tokens for each mask in a text, most probable first; masks in the order of the text.
 
     Masks are written as the tokenizer writes them ([MASK] in BERT), and each is filled with the others left masked. The
@@ -44,7 +47,7 @@ def fill(transformer: Transformer, tokenizer: Tokenizer, text: str, k: int = 5) 
         raise ValueError(f"there is no mask in the text: write {written} where a token is to be found")
     training = transformer.training
     try:
-        logits = transformer.eval()(torch.tensor([ids], device=transformer.W_U.device))[0, masked]
+        logits = transformer.eval()(torch.tensor([ids], device=transformer.W_U.device), looks=looks)[0, masked]
     finally:
         transformer.train(training)
     chances = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)

@@ -7,7 +7,7 @@ are applied in the order given. They can be written to JSON and read back, a fre
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +16,18 @@ from torch import Tensor
 
 from .errors import EditError
 
-if TYPE_CHECKING:
-    from .trace import Trace
-
 Choice = int | Sequence[int] | None
 KINDS = ("zero", "set", "add", "scale", "noise", "knockout")
 REPLACING = ("zero", "set", "knockout")  # two of these on the same numbers would hide one another
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where values come from: a trace."""
+
+    @property
+    def ids(self) -> Tensor: ...
+    def by_position(self, site: str, row: int = 0) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,18 +113,18 @@ def knockout(site: str, key: Choice = None, **where: Choice) -> Edit:
     return Edit("knockout", site, keys=chosen(key), **narrowed(where))
 
 
-def patch(site: str, source: "Trace", row: int = 0, **where: Choice) -> Edit:
+def patch(site: str, source: Source, row: int = 0, **where: Choice) -> Edit:
     """Set to what another trace has at the same positions (Vig et al. 2020), all that it has or those chosen."""
     value = source.by_position(site, row)
     return Edit("set", site, value=value, at=tuple(range(len(value))), **narrowed(where))
 
 
-def resample(site: str, source: "Trace", seed: int = 0, **where: Choice) -> Edit:
+def resample(site: str, source: Source, seed: int = 0, **where: Choice) -> Edit:
     """Set to what one row of a trace has, drawn at random (causal scrubbing, Chan et al. 2022)."""
     return patch(site, source, random.Random(seed).randrange(source.ids.shape[0]), **where)
 
 
-def mean(site: str, over: "Trace", pooled: bool = False, **where: Choice) -> Edit:
+def mean(site: str, over: Source, pooled: bool = False, **where: Choice) -> Edit:
     """Set to the mean over a trace's rows, by position (over rows that reach it), or `pooled` over positions too."""
     rows = [over.by_position(site, row) for row in range(over.ids.shape[0])]
     widest = max(row.shape[-1] for row in rows)  # rows of a pattern are as wide as the keys they see
@@ -130,7 +136,7 @@ def mean(site: str, over: "Trace", pooled: bool = False, **where: Choice) -> Edi
     return Edit("set", site, value=torch.stack(means), at=tuple(range(longest)), **narrowed(where))
 
 
-def freeze(site: str, source: "Trace", row: int = 0, **where: Choice) -> Edit:
+def freeze(site: str, source: Source, row: int = 0, **where: Choice) -> Edit:
     """Keep a pattern or a norm's scale as it was in a trace, whatever else is edited."""
     if not site.endswith((".pattern", "scale")):
         raise EditError(f"a pattern or a norm's scale can be frozen, got {site!r}: patch sets any site")

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..model.config import Bidirectional
 from ..model.flow import Look, Looks, Pass
@@ -72,16 +72,19 @@ def group_of(transformer: Transformer, site: str) -> str:
 
 def prints(transformer: Transformer, groups: Iterable[str] | None = None) -> dict[str, Tensor]:
     """A fingerprint of the weights of each group; of all groups when none are named."""
-    weights: dict[str, list[Tensor]] = {"embed": [transformer.embed.words, *transformer.embed.parameters()]}
+    embed, ends = transformer.embed, (transformer.final_norm, transformer.head, transformer.unembed)
+    parts: dict[str, list[nn.Module | None]] = {"embed": [embed]}
     for step in transformer.steps:
-        shared: list[Tensor] = [] if step.shared is None else list(step.shared.parameters())
-        if shared:
-            weights[_norm_group(step)] = shared
-        weights |= {part.name: [*part.parameters(), *shared] for part in step.parts}
-    ends = (transformer.final_norm, transformer.head, transformer.unembed, transformer.pooler)
-    weights["final"] = [weight for end in (*ends, transformer.next_sentence) if end for weight in end.parameters()]
-    weights["final"].append(transformer.W_U)
-    return {group: fingerprint(weights[group]) for group in (weights if groups is None else groups) if group}
+        parts |= {part.name: [part, step.shared] for part in step.parts}
+        if step.shared is not None:
+            parts[_norm_group(step)] = [step.shared]
+    parts["final"] = [*ends, transformer.pooler, transformer.next_sentence]
+    found = {}
+    for group in filter(None, parts if groups is None else groups):
+        weights = [weight for part in parts[group] if part is not None for weight in part.parameters()]
+        words = [embed.words] if group == "embed" else [transformer.W_U] if group == "final" else []
+        found[group] = fingerprint([*words, *weights])
+    return found
 
 
 def _norm_group(step: Step) -> str:

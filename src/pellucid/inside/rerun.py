@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from .edits import Edit
 from .plan import Change, Plan, plan
 from .reading import chain, state_sites
 from .recorder import Recorder
+from .run import Run
 
-if TYPE_CHECKING:
-    from .trace import Trace
+AnyRun = TypeVar("AnyRun", bound=Run)
 
 
-def edited(trace: "Trace", edits: Sequence[Edit]) -> "Trace":
+def edited(trace: AnyRun, edits: Sequence[Edit]) -> AnyRun:
     """The trace of the same input with some edits more. Nothing is run for edits that change no number.
 
     Raises SiteError or EditError for edits that make no sense, or that collide with each other or those already made.
@@ -28,7 +28,7 @@ def edited(trace: "Trace", edits: Sequence[Edit]) -> "Trace":
     source = trace.source
     if source is not None:
         inner = [change.edit for change in new.changes if _is_encoders(trace, change)]
-        source = source.edit(*inner) if inner else source
+        source = edited(source, inner) if inner else source
         new = Plan(tuple(change for change in new.changes if not _is_encoders(trace, change)))
     whole = Plan((*trace.plan.changes, *new.changes))
     active = [change for change in new.changes if not _changes_nothing(trace, change)]
@@ -40,6 +40,14 @@ def edited(trace: "Trace", edits: Sequence[Edit]) -> "Trace":
     return after.with_states(_run(after, trace, new, begin))
 
 
+def made_with(trace: AnyRun, edits: Sequence[Edit]) -> AnyRun:
+    """A trace whose states were recorded with these edits in force, saying so; an encoder's are made in its own."""
+    changes = plan(trace.transformer, edits).changes
+    inner = [change for change in changes if _is_encoders(trace, change)]
+    source = None if trace.source is None else edited(trace.source, [change.edit for change in inner])
+    return replace(trace, plan=Plan(tuple(change for change in changes if change not in inner)), source=source)
+
+
 @dataclass(frozen=True)
 class _Start:
     """Where a rerun begins: the state (-1: the embeddings) and the column."""
@@ -48,7 +56,7 @@ class _Start:
     column: int
 
     @classmethod
-    def of(cls, trace: "Trace", changes: Sequence[Change], memory_changed: bool) -> "_Start":
+    def of(cls, trace: Run, changes: Sequence[Change], memory_changed: bool) -> "_Start":
         states = [_state_of(trace, change) for change in changes]
         columns = [_first_column(trace, change) for change in changes]
         if memory_changed:
@@ -59,11 +67,11 @@ class _Start:
             columns = [0]
         return cls(min(states, default=last), min(columns, default=0))
 
-    def name(self, trace: "Trace") -> str:
+    def name(self, trace: Run) -> str:
         return state_sites(trace.transformer)[self.state] if self.state >= 0 else ""
 
 
-def _run(after: "Trace", before: "Trace", new: Plan, begin: _Start) -> tuple[Tensor, ...]:
+def _run(after: Run, before: Run, new: Plan, begin: _Start) -> tuple[Tensor, ...]:
     """The states from the start on, and from the column on, with every edit in force; what comes before is kept."""
     transformer, column = after.transformer, begin.column
     recorder, place = Recorder(transformer), tail(after.place, column)
@@ -85,7 +93,7 @@ def _run(after: "Trace", before: "Trace", new: Plan, begin: _Start) -> tuple[Ten
     return (*kept, *(torch.cat((old[:, :column], now), 1) for old, now in zip(replaced, found, strict=True)))
 
 
-def _last(after: "Trace", looks: dict[str, Look]) -> tuple[Tensor, ...]:
+def _last(after: Run, looks: dict[str, Look]) -> tuple[Tensor, ...]:
     """All states, the last one with its own edits made."""
     (look,) = looks.values()
     return (*after.states[:-1], look(after.states[-1], after.place, None))
@@ -95,7 +103,7 @@ def _last(after: "Trace", looks: dict[str, Look]) -> tuple[Tensor, ...]:
 class _Earlier:
     """Keys and values of the columns before a restart, rebuilt from the stream as it was."""
 
-    trace: "Trace"
+    trace: Run
     column: int
 
     def __call__(self, layer: int, key: Tensor, value: Tensor, place: Place) -> tuple[Tensor, Tensor, Place]:
@@ -105,11 +113,11 @@ class _Earlier:
         return torch.cat((held[0], key), 1), torch.cat((held[1], value), 1), self.trace.place
 
 
-def _is_encoders(trace: "Trace", change: Change) -> bool:
+def _is_encoders(trace: Run, change: Change) -> bool:
     return trace.source is not None and change.site.name.startswith(trace.source.transformer.prefix)
 
 
-def _memory_changed(before: "Trace | None", after: "Trace | None") -> bool:
+def _memory_changed(before: Run | None, after: Run | None) -> bool:
     """Whether the decoder attends to something else: another stream, or the same through an edited final norm."""
     if before is None or after is None or after is before:
         return False
@@ -118,7 +126,7 @@ def _memory_changed(before: "Trace | None", after: "Trace | None") -> bool:
     return after.states is not before.states or bool(through)
 
 
-def _state_of(trace: "Trace", change: Change) -> int:
+def _state_of(trace: Run, change: Change) -> int:
     """The index of the state that a change's site is computed from; -1 for the embeddings."""
     name, names = change.site.name, state_sites(trace.transformer)
     if name in names:
@@ -132,7 +140,7 @@ def _state_of(trace: "Trace", change: Change) -> int:
     return len(names) - 1  # of the final norm, a head or the logits: nothing of the stream changes
 
 
-def _first_column(trace: "Trace", change: Change) -> int:
+def _first_column(trace: Run, change: Change) -> int:
     """The first column that a change reaches; all of them for a function of the whole site."""
     if change.edit.whole:
         return 0
@@ -140,7 +148,7 @@ def _first_column(trace: "Trace", change: Change) -> int:
     return int(at.int().argmax())
 
 
-def _changes_nothing(trace: "Trace", change: Change) -> bool:
+def _changes_nothing(trace: Run, change: Change) -> bool:
     """Whether the edit sets what is there already."""
     keys = None
     if change.site.axes[-1] == "S":

@@ -1,9 +1,8 @@
 """A trace: the residual stream of one forward pass, from which every other value is recomputed when it is asked for."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -11,47 +10,23 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..model.config import Dropout
-from ..model.flow import Memory, Pass
-from ..model.place import Place, row_of
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from ..views.table import Table
 from .edits import Edit
-from .errors import LedgerError, SiteError, WeightsChangedError
+from .errors import LedgerError
 from .ledger import Ledger, direction_ledger, ledger, logit_direction
 from .lens import lens, top
-from .names import check_name, select
-from .plan import Plan
-from .reading import Point, Recording, all_sites, group_of, prints, state_sites
+from .reading import Point, Recording, prints
 from .recorder import Recorder
 from .rerun import edited
+from .run import Precision, Run
 
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class Precision:
-    """Autocast as it was while a trace was recorded; reading happens under the same."""
-
-    device: str
-    autocast: bool
-    dtype: torch.dtype
-
-    @classmethod
-    def present(cls, device: torch.device) -> "Precision":
-        """What is in force now for a device."""
-        kind = device.type
-        return cls(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """The recorded precision, for the time of a reading."""
-        with torch.autocast(self.device, dtype=self.dtype, enabled=self.autocast):
-            yield
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Trace:
+class Trace(Run):
     """One forward pass, complete: the states of the stream are kept, all else is a function of them.
 
     `states` holds the stream before each block, between its two sublayers and after the last: 2 L + 1 tensors of
@@ -60,107 +35,12 @@ class Trace:
     changed raises WeightsChangedError. An encoder-decoder's trace is its decoder's; `source` is the encoder's own.
     """
 
-    recording: Recording
-    place: Place
-    precision: Precision
-    tokenizer: Tokenizer | None
-    prints: dict[str, Tensor]
-    source: "Trace | None" = None
-    plan: Plan = Plan()
-
-    @property
-    def transformer(self) -> Transformer:
-        """The model that ran."""
-        return self.recording.transformer
-
-    @property
-    def ids(self) -> Int[Tensor, "B T"]:
-        """The token ids it ran on."""
-        return self.recording.ids
-
-    @property
-    def states(self) -> tuple[Float[Tensor, "B T D"], ...]:
-        """The recorded stream, first state to last."""
-        return self.recording.states
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The names of all sites, in the order the data flows."""
-        return [site.name for site in all_sites(self.transformer)]
-
-    @property
-    def nbytes(self) -> int:
-        """What the trace holds in memory, in bytes, beside the model."""
-        own = sum(state.nbytes for state in self.states) + self.ids.nbytes
-        return own if self.source is None else own + self.source.nbytes
-
-    @property
-    def mask(self) -> Tensor | None:
-        """B x T, True where a column holds a token; None when nothing is padded."""
-        return self.place.real
-
-    def __getitem__(self, site: str) -> Tensor:
-        """One site's value; its shape is in `model.sites()`. Scores show -inf where the mask hides a key."""
-        name = check_name(site, self.names)
-        if self.source is not None and name.startswith(self.source.transformer.prefix):
-            return self.source[name]
-        self._check([group_of(self.transformer, name)])
-        with torch.no_grad(), self.precision.restored():
-            return self.recording.read(name, self.present())
-
-    @property
-    def edits(self) -> tuple[Edit, ...]:
-        """The edits that this trace was made with, the encoder's among them, in order."""
-        return self.plan.edits if self.source is None else (*self.source.edits, *self.plan.edits)
-
     def edit(self, *edits: Edit) -> "Trace":
         """The trace of the same input with these edits, in their order, after those already made.
 
         Only what they can change is run again: from the first state, and in a causal model from the first position.
         """
-        return edited(self, edits)
-
-    def with_states(self, states: tuple[Float[Tensor, "B T D"], ...]) -> "Trace":
-        """This trace with other states of the stream."""
-        return replace(self, recording=replace(self.recording, states=states))
-
-    def by_position(self, site: str, row: int = 0) -> Float[Tensor, "P ..."]:
-        """A site's value in one row, one entry for each token by position, padding left out; keys by position too."""
-        found = next(each for each in all_sites(self.transformer) if each.name == check_name(site, self.names))
-        if "T" not in found.axes:
-            raise SiteError(f"{site} has no positions")
-        owner = self
-        if self.source is not None and site.startswith(self.source.transformer.prefix):
-            owner = self.source
-        value = self[site][row].movedim(found.axes.index("T") - 1, 0)[owner.columns(row)]
-        if found.axes[-1] == "S":
-            keys = self.source if self.source is not None and ".cross." in site else owner
-            value = value[..., keys.columns(row)]
-        return value
-
-    def read(self, pattern: str) -> dict[str, Tensor]:
-        """Every site that a pattern names: `*` for any layer, `3-5.ffn.neurons` for a range of layers."""
-        return {name: self[name] for name in select(pattern, self.names)}
-
-    def columns(self, row: int = 0) -> list[int]:
-        """The columns of a row that hold tokens, padding left out."""
-        rows = self.ids.shape[0]
-        if not -rows <= row < rows:
-            raise ValueError(f"the trace has rows 0..{rows - 1}, got row={row}")
-        real = self.place.real
-        return list(range(self.ids.shape[1])) if real is None else real[row].nonzero().flatten().tolist()
-
-    def column(self, row: int = 0, position: int = -1) -> int:
-        """The column of one token, by its number among the row's tokens; -1 is the last."""
-        columns = self.columns(row)
-        if not -len(columns) <= position < len(columns):
-            raise ValueError(f"row {row} has positions 0..{len(columns) - 1}, got position={position}")
-        return columns[position]
-
-    def tokens(self, row: int = 0) -> list[str]:
-        """The tokens of a row as printable labels, one a position; padding is left out."""
-        ids = self.ids[row, self.columns(row)].tolist()
-        return [str(i) for i in ids] if self.tokenizer is None else self.tokenizer.labels(ids)
+        return edited(self, edits) if edits else self
 
     def top(self, k: int = 5, row: int = 0, position: int = -1) -> Table:
         """The k most probable next tokens after a position (-1: the row's last token)."""
@@ -204,42 +84,6 @@ class Trace:
 
     def _id(self, token: str | int | None) -> int | None:
         return None if token is None else self.id_of(token)
-
-    def id_of(self, token: str | int) -> int:
-        """The id of one token, given as its text or as the id itself."""
-        if isinstance(token, str):
-            if self.tokenizer is None:
-                raise ValueError(f"this model has no tokenizer: give the id instead of {token!r}")
-            return self.tokenizer.id_of(token)
-        vocab = self.transformer.config.vocab_size
-        if not 0 <= token < vocab:
-            raise ValueError(f"token ids lie in 0..{vocab - 1}, got {token}")
-        return token
-
-    def __repr__(self) -> str:
-        rows, columns = self.ids.shape
-        return f"Trace({rows} x {columns} tokens, {len(self.states)} states, {self.nbytes / 1e6:.1f} MB)"
-
-    def present(self, row: int | None = None) -> Pass:
-        """The pass as it was, or one row of it without padding; edits of states are left out, which hold them."""
-        place, memory = self.place, None if self.source is None else self.source.memory()
-        if row is not None:
-            place = row_of(place, row)
-            memory = None if memory is None else memory.pick([row])
-        looks = self.plan.looks(leave_out=state_sites(self.transformer))
-        return Pass(place, self.transformer.rotation(place), looks=looks or None, memory=memory)
-
-    def memory(self) -> Memory:
-        """What a decoder attends to, if this is its encoder's trace."""
-        with torch.no_grad(), self.precision.restored():
-            return Memory(self.transformer.normed(self.states[-1], self.present()), self.place)
-
-    def _check(self, groups: Iterable[str]) -> None:
-        """Refuse to recompute with other weights than those the states came from."""
-        now = prints(self.transformer, groups)
-        for group, sample in now.items():
-            if not torch.equal(self.prints[group], sample):
-                raise WeightsChangedError(f"the weights of {group} changed since this trace was made: trace it again")
 
     def _point(self, row: int, position: int) -> Point:
         """One token of one row, by its number among the row's tokens."""
