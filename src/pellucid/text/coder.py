@@ -127,8 +127,13 @@ class LibraryCoder(Coder):
     def _inner(self) -> tokenizers.Tokenizer:
         return without_prefix(self._plain)
 
+    @property
+    def source(self) -> str:
+        """The library's own JSON of it, in which nothing is put around a text."""
+        return self._plain.to_str()
+
     def __reduce__(self) -> tuple[object, ...]:
-        return library_coder, (type(self), self._plain.to_str())
+        return library_coder, (type(self), self.source)
 
 
 def library_coder(kind: type[LibraryCoder], source: str) -> LibraryCoder:

@@ -51,6 +51,11 @@ class PieceCoder(Coder):
         self._bytes, self._unknown = model.byte_ids, model.unknown_id
         self._cut = Merging(pieces) if model.method == "bpe" else Scoring(pieces)
 
+    @property
+    def model(self) -> PieceModel:
+        """The vocabulary and its rules."""
+        return self._model
+
     def _vocabulary(self) -> Mapping[str, int]:
         return {piece.text: id for id, piece in enumerate(self._model.pieces) if piece.kind != Kind.UNUSED}
 

@@ -18,6 +18,8 @@ from .normalizer import Offsets
 from .settings import Settings
 from .spelling import ByteLevel, Tokens
 from .template import ChatTemplate
+from .to_files import files_of
+from .to_gguf import metadata_of
 
 
 class Tokenizer:
@@ -37,7 +39,7 @@ class Tokenizer:
         self._coder, self._settings = coder, settings
         self._bytes: dict[int, bytes] = {}
 
-    # --- From files ---
+    # --- From files, and to them ---
 
     @classmethod
     def from_folder(cls, path: str | os.PathLike[str]) -> Self:
@@ -75,6 +77,16 @@ class Tokenizer:
         """The tokenizer in a GGUF file's metadata, arrays as lists. Raises TextError, also for a kind of tokenizer
         (`tokenizer.ggml.model`, `tokenizer.ggml.pre`) that is not known."""
         return cls(*read_metadata(metadata))
+
+    def to_gguf(self, n_logits: int = 0, *, lossy: bool = False) -> dict[str, object]:
+        """What a GGUF file's metadata (`tokenizer.*`) say of it, ids below `n_logits` without text filled up. Raises
+        TextError, with the reason, for what the format cannot hold; `lossy` leaves out what few texts show."""
+        return metadata_of(self._coder, self._settings, n_logits, lossy)
+
+    def to_files(self) -> dict[str, bytes]:
+        """The contents of tokenizer.json and tokenizer_config.json, which `from_folder` and Hugging Face's libraries
+        read. Raises TextError, with the reason, where no such file does exactly the same."""
+        return files_of(self._coder, self._settings)
 
     # --- What the checkpoint says ---
 
@@ -221,9 +233,8 @@ class Tokenizer:
 
     def bytes_of(self, id: int) -> bytes:
         """The exact bytes of one token, for a control token those of its text: what it adds to a text after others, for
-        WordPiece without the blank that may come before. Raises TextError for an id without text.
-
-        Of vocabularies of no known kind it is the token as the vocabulary writes it.
+        WordPiece without the blank that may come before; of vocabularies of no known kind the token as it is written.
+        Raises TextError for an id without text.
         """
         found = self._bytes.get(id)
         if found is None:
@@ -244,14 +255,9 @@ class Tokenizer:
 
     def ids_without_text(self, n_logits: int) -> list[int]:
         """The ids below `n_logits` that stand for nothing: rows that only fill up a model's output matrix."""
-        known = self._ids
-        return [id for id in range(n_logits) if id not in known]
+        return sorted(set(range(n_logits)).difference(self._coder.vocabulary.values()))
 
     # --- Inside ---
-
-    @cached_property
-    def _ids(self) -> frozenset[int]:
-        return frozenset(self._coder.vocabulary.values())
 
     @cached_property
     def _control_texts(self) -> Controls:

@@ -157,4 +157,5 @@ def _drawn(seed: int, step: int) -> np.random.Generator:
 
 def _shifted(pieces: np.ndarray) -> Batch:
     tokens = torch.from_numpy(pieces)
-    return Batch(tokens[:, :-1], tokens[:, 1:])
+    # Copies: whoever changes the targets must not change the ids.
+    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
