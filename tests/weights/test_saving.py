@@ -178,7 +178,7 @@ def test_what_can_be_saved_reads_back(config):
     """Any config is either refused or read back as it was; which, is the families' own fields' doing."""
     names = outline(config).state_dict()
     try:
-        family = family_for(config, names)
+        family = family_for(config, names, "hf")
     except CheckpointError:
         return
     back, _ = family.read_config(family.write_config(config), "here")
@@ -215,18 +215,18 @@ def test_the_layout_goes_by_the_config(config, layout):
             r"the llama layout has no place for positions=Learned\(\); norm=LayerNorm.*; activation=GeluTanh\(\)",
         ),
         (replace(ROTARY, masks=(Window(3),)), "llama", r"the llama layout has no place for masks=Window\(width=3\)$"),
-        (replace(ROTARY, logit_scale=0.5), None, r"the nearest, llama, has no place for logit_scale=0.5$"),
+        (replace(ROTARY, logit_scale=0.5), "hf", r"the nearest, llama, has no place for logit_scale=0.5$"),
         (replace(ROTARY, embedding_scale=2.0), "mistral", r"mistral layout has no place for embedding_scale=2.0$"),
         (
             replace(SMALL, masks=(Window(3),)),
-            None,
+            "hf",
             r"no layout of Hugging Face's .* nearest, gpt2, has no place for masks=Window\(width=3\)$",
         ),
         (replace(SMALL, attention_scales=(0.3,)), "gpt2", r"no place for attention_scales=0.3$"),
         (replace(SMALL, activation=SwiGLU()), "gpt2", r"activation_function='silu' is not known"),
         (SMALL, "gpt3", "no layout 'gpt3', only gpt2, llama, mistral"),
-        (preset("palm-8b"), None, r"no place for"),
-        (preset("gpt3-125m"), None, r"no place for masks"),
+        (preset("palm-8b"), "hf", r"no place for"),
+        (preset("gpt3-125m"), "hf", r"no place for masks"),
         (preset("transformer-base"), "marian", r"no place for .*positions=Sinusoidal\(layout='interleaved'\)"),
     ],
 )
@@ -241,7 +241,7 @@ def test_what_a_layout_has_no_place_for(config, layout, message, tmp_path):
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith(("gpt3", "palm", "transformer"))])
 def test_published_shapes_can_be_saved(name):
     config = replace(preset(name), n_layers=2)
-    family_for(config, outline(config).state_dict())
+    family_for(config, outline(config).state_dict(), "hf")
 
 
 def test_bands_of_rotation_factors(tmp_path):

@@ -9,24 +9,29 @@ from .errors import CheckpointError
 from .families import FAMILIES
 from .family import Family
 
+HUGGING_FACE, NATIVE = "hf", "pellucid"  # any of Hugging Face's layouts; our own
+
 
 def family_for(config: Config, names: Collection[str], layout: str | None = None) -> Family:
-    """The family to save a model in: the named one, or the first that can express it.
+    """The family to save a model in: the named one, or the first that can express it, our own if no other can.
 
-    `names` are those of our weights. Raises CheckpointError that says what a family has no place for.
+    `layout` "hf" takes Hugging Face's families alone. `names` are those of our weights. Raises CheckpointError that
+    says what a family has no place for.
     """
-    if layout is not None and layout not in FAMILIES:
-        raise CheckpointError(f"no layout {layout!r}, only {', '.join(FAMILIES)}")
+    if layout not in (None, HUGGING_FACE, *FAMILIES):
+        raise CheckpointError(f"no layout {layout!r}, only {', '.join(FAMILIES)}, {HUGGING_FACE}")
     faults: dict[str, list[str]] = {}
-    for name in FAMILIES if layout is None else (layout,):
+    for name in FAMILIES if layout in (None, HUGGING_FACE) else (layout,):
+        if layout == HUGGING_FACE and name == NATIVE:
+            continue
         faults[name] = inexpressible(FAMILIES[name], config, names)
         if not faults[name]:
             return FAMILIES[name]
     nearest = min(faults, key=lambda name: len(faults[name]))
     which = (
-        f"the {nearest} layout"
-        if layout
-        else f"no layout of Hugging Face's can hold this model; the nearest, {nearest},"
+        f"no layout of Hugging Face's can hold this model; the nearest, {nearest},"
+        if len(faults) > 1
+        else f"the {nearest} layout"
     )
     raise CheckpointError(f"{which} has no place for {'; '.join(faults[nearest])}")
 

@@ -1,6 +1,6 @@
-"""Every family that is read and written, by its model_type."""
+"""Every family that is read and written, by its model_type. The last, our own, can express any Config."""
 
-from . import bert, gpt2, gpt_neo, gpt_neox, llama, marian, mistral
+from . import bert, gpt2, gpt_neo, gpt_neox, llama, marian, mistral, native
 from .family import Family
 
 FAMILIES: dict[str, Family] = {
@@ -11,4 +11,5 @@ FAMILIES: dict[str, Family] = {
     "gpt_neo": gpt_neo.FAMILY,
     "bert": bert.FAMILY,
     "marian": marian.FAMILY,
+    "pellucid": native.FAMILY,
 }

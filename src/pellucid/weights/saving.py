@@ -1,4 +1,4 @@
-"""Saving a model as Hugging Face's folders hold it, whole or not at all."""
+"""Saving a model as a folder of Hugging Face's form, whole or not at all."""
 
 import json
 import os
@@ -37,9 +37,11 @@ def save_checkpoint(
     generation: Mapping[str, Any] | None = None,
     tokenizer_files: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Save a model as a folder that `load_checkpoint` and releases 4 and 5 of transformers read; gives back its path.
+    """Save a model as a folder that `load_checkpoint` reads, and releases 4 and 5 of transformers, but for our own
+    layout; gives back its path.
 
-    `layout` is a family's model_type (None: the first that can express the config), `generation` what goes to
+    `layout` is a family's model_type: "pellucid" is our own, which expresses any config and which only Pellucid reads;
+    "hf" the first of Hugging Face's that can express this one, None that or else our own. `generation` is what goes to
     generation_config.json, `tokenizer_files` contents by file name. Weights go to one file, or to shards of at most
     `shard_bytes` where they take more. The folder is written aside and moved into place: a checkpoint that stands
     there is replaced as a whole, and stays if anything fails.
