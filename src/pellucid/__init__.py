@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from .inside.edits import map_with as map
     from .inside.edits import set_to as set
     from .inside.trace import Trace
+    from .model.budget import budget
     from .model.config import Config
     from .model.sites import Site
+    from .weights.presets import preset
 else:
 
     def __getattr__(name: str) -> object:
@@ -28,8 +30,8 @@ else:
 
 
 __all__ = [
-    "Config", "Edit", "Model", "Sampling", "Site", "Trace", "__version__", "add", "freeze", "knockout", "load", "map",
-    "mean", "noise", "patch", "resample", "scale", "set", "zero",
+    "Config", "Edit", "Model", "Sampling", "Site", "Trace", "__version__", "add", "budget", "freeze", "knockout",
+    "load", "map", "mean", "noise", "patch", "preset", "resample", "scale", "set", "zero",
 ]  # fmt: skip
 
 _HOMES = {
@@ -40,6 +42,7 @@ _HOMES = {
     "Site": ".model.sites",
     "Trace": ".inside.trace",
     "add": ".inside.edits",
+    "budget": ".model.budget",
     "freeze": ".inside.edits",
     "knockout": ".inside.edits",
     "load": ".front",
@@ -47,6 +50,7 @@ _HOMES = {
     "mean": ".inside.edits",
     "noise": ".inside.edits",
     "patch": ".inside.edits",
+    "preset": ".weights.presets",
     "resample": ".inside.edits",
     "scale": ".inside.edits",
     "set": ".inside.edits:set_to",
