@@ -23,3 +23,9 @@ def test_one_file_is_read_by_what_it_is(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(TextError, match=name.replace(".", r"\.")):
         find_tokenizer(file=tmp_path / name)
+
+
+def test_a_gguf_file_without_a_tokenizer_has_none():
+    assert find_tokenizer(metadata={"general.architecture": "llama"}) is None
+    with pytest.raises(TextError, match="expected a text, got nothing"):
+        find_tokenizer(metadata={"tokenizer.ggml.tokens": ["a"]})

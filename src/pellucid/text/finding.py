@@ -16,7 +16,7 @@ def find_tokenizer(
     Raises TextError where the files are there and hold no tokenizer that is known.
     """
     if metadata is not None:
-        return Tokenizer.from_gguf(metadata)
+        return Tokenizer.from_gguf(metadata) if any(key.startswith("tokenizer.") for key in metadata) else None
     if file is not None:
         if file.suffix == ".json":
             return Tokenizer.from_json(file)
