@@ -18,6 +18,7 @@ OPTIONS = {
     "fill": "--top --json",
     "trace": "--layers --sites --position --source --values --json",
     "explain": "--token --minus --position --source --top --entries --json",
+    "heads": "--layers --strongest --sequences --seed --json",
     "params": "--json",
     "sites": "--length --layers --json",
     "convert": "--layout --type --json",

@@ -13,6 +13,7 @@ COMMANDS = {
     "fill": "Say what stands behind each [MASK] of a text.",
     "trace": "Show every stage of the forward pass.",
     "explain": "Say why the next token is what it is.",
+    "heads": "Say what kind of head each one is.",
     "params": "Count the parameters, line by line.",
     "sites": "List every value that can be read.",
     "convert": "Write a model's weights in another form.",
