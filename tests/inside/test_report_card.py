@@ -22,6 +22,7 @@ from pellucid.inside.head_texts import (
     tokens_of,
 )
 from pellucid.inside.report_card import Measure, kinds_of
+from pellucid.inside.trace import trace
 from pellucid.model.config import Bidirectional, Config, Init
 from pellucid.text import Tokenizer
 from tiny import build, tiny_gpt2, with_encoder
@@ -135,6 +136,19 @@ def test_what_the_control_run_has_as_well_counts_for_nothing():
 
 
 # --- Whole cards ---
+
+
+def test_a_head_that_looks_at_its_neighbourhood_is_no_previous_token_head():
+    card = report_card(tiny_gpt2(vocab_size=60, context_length=64))
+    found = next(each for each in card.measures if each.kind == "previous token")
+    ids = repeated(random_rows(pool_of(60, None, None), 30, 4), 1, None)
+    whole = trace(tiny_gpt2(vocab_size=60, context_length=64), ids)
+    for layer in range(2):
+        pattern = whole[f"{layer}.attention.pattern"]
+        expected = torch.stack([pattern[:, :, q, q - 2] for q in range(2, 30)]).mean((0, 1))
+        torch.testing.assert_close(found.scores.control[layer], expected)
+    even = replace(found.scores, score=found.scores.null + 0.4, control=found.scores.null + 0.4)
+    assert float(Measure(even, "", "previous token").excess.max()) < 0
 
 
 def test_a_card_with_and_without_words(tokenizer):

@@ -11,8 +11,17 @@ from ..model.config import Learned
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from .copying import copying, copying_eigenvalues
-from .head_scores import HeadScores, measure, spread
-from .head_targets import Target, duplicate_token, first_token, induction, next_token, prefix_matching, previous_token
+from .head_scores import measure, spread
+from .head_targets import (
+    Target,
+    duplicate_token,
+    first_token,
+    induction,
+    next_token,
+    prefix_matching,
+    previous_token,
+    token_back,
+)
 from .head_texts import (
     COREFERENCE,
     PROSE,
@@ -93,9 +102,17 @@ def _prose(transformer: Transformer, tokenizer: Tokenizer, start: int | None, li
 
 
 def _general(found: Trace, targets: list[Target], text: str, named: bool) -> Iterator[Measure]:
-    """Scores that any text has. Those by position name heads, on one of the texts."""
-    for score in _counted(measure(found, targets)):
-        yield Measure(score, text, score.name if named and score.name in POSITIONAL else "")
+    """Scores that any text has. Those by position name heads, on one of the texts.
+
+    The control of the previous and the next token is the token beyond it, so that a head which looks at its
+    neighbourhood as a whole is not named after one neighbour.
+    """
+    *scores, before, after = measure(found, [*targets, token_back(found, 2), token_back(found, -2)])
+    beyond = {"previous token": before.score, "next token": after.score}
+    for score in scores:
+        if int(score.n.max()):  # in a causal model no query sees the next token
+            kind = score.name if named and score.name in POSITIONAL else ""
+            yield Measure(replace(score, control=beyond.get(score.name)), text, kind)
     for score in spread(found):
         yield Measure(score, text)
 
@@ -113,11 +130,6 @@ def _relation(transformer: Transformer, tokenizer: Tokenizer, relation: str, sta
 
 def _positional(found: Trace) -> list[Target]:
     return [previous_token(found), next_token(found), first_token(found)]
-
-
-def _counted(scores: tuple[HeadScores, ...]) -> list[HeadScores]:
-    """Those that have any cases: in a causal model no query sees the next token."""
-    return [score for score in scores if int(score.n.max())]
 
 
 def _traced(transformer: Transformer, ids: Int[Tensor, "B T"], mask: Tensor | None = None) -> Trace:

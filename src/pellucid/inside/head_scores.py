@@ -25,7 +25,8 @@ class HeadScores:
     """One number for every head, its null baseline and the spread of that, and how many cases it is the mean of.
 
     `null` is the score where there is nothing to find and `sd` its standard deviation (NaN where none is defined);
-    `control`, where there is one, is the same score in a run that has nothing to find. NaN: a head without cases.
+    `control`, where there is one, is the same score in a run that has nothing to find, or beside what is looked for.
+    NaN: a head without cases.
     """
 
     name: str

@@ -4,7 +4,7 @@ Every target is a B x T x S table of booleans made from the ids and the position
 texts of different lengths come out right. Keys that a layer's mask hides are left out when a score is taken.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -29,14 +29,18 @@ class Target:
 
 def previous_token(trace: Trace) -> Target:
     """Mean over q >= 1 of A[q, q - 1] (Olsson et al. 2022)."""
-    query, key = _positions(trace)
-    return Target("previous token", "mean over q >= 1 of A[q, q - 1]", key == query - 1)
+    return replace(token_back(trace, 1), name="previous token")
 
 
 def next_token(trace: Trace) -> Target:
     """Mean over q of A[q, q + 1]; of bidirectional models, in others no query sees its target."""
+    return replace(token_back(trace, -1), name="next token")
+
+
+def token_back(trace: Trace, offset: int) -> Target:
+    """Mean of A[q, q - offset] over the queries that have such a key."""
     query, key = _positions(trace)
-    return Target("next token", "mean over q < T - 1 of A[q, q + 1]", key == query + 1)
+    return Target(f"token {offset} back", f"mean over q of A[q, q {-offset:+d}]", key == query - offset)
 
 
 def first_token(trace: Trace) -> Target:

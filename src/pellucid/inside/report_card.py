@@ -41,11 +41,11 @@ class Measure:
 
     @property
     def excess(self) -> Float[Tensor, "L H"]:
-        """How far each head is above the threshold, 1 at the best score; what it has in the control run taken off."""
+        """How far each head is above the threshold, 1 at the best score, without what its control has above chance."""
         scores = self.scores
         gained = scores.score
         if scores.control is not None:
-            gained = gained - (scores.control - scores.null).clamp(min=0)
+            gained = gained - (scores.control - scores.null).clamp(min=0).nan_to_num(0.0)
         return ((gained - self.threshold) / (self.best - self.threshold)).nan_to_num(-1.0)
 
 
