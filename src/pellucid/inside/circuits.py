@@ -115,13 +115,11 @@ def attention_of(transformer: Transformer, layer: int) -> Attention:
 
 def check_head(transformer: Transformer, layer: int, head: int) -> None:
     """Refuse a layer or a head that the model does not have."""
-    for name, number, count in (
-        ("layers", layer, transformer.config.n_layers),
-        ("heads", head, transformer.config.n_heads),
-    ):
-        if not 0 <= number < count:
-            raise ValueError(f"the model has {name} 0..{count - 1}, got {number}")
+    if not 0 <= head < attention_of(transformer, layer).H:
+        raise ValueError(f"the model has heads 0..{transformer.config.n_heads - 1}, got {head}")
 
 
 def _block(transformer: Transformer, layer: int) -> Block:
+    if not 0 <= layer < len(transformer.blocks):
+        raise ValueError(f"the model has layers 0..{len(transformer.blocks) - 1}, got {layer}")
     return cast(Block, transformer.blocks[layer])
