@@ -2,10 +2,13 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
 
+import pellucid
 from pellucid.front import Model, end_ids
 from pellucid.model.config import Config, Init, RMSNorm, SwiGLU
 from pellucid.model.rotary import DynamicNTK, Rotary
@@ -170,3 +173,73 @@ def test_an_encoder_decoder_answers_its_prompt():
         Model(model.transformer).generate(source)
     with pytest.raises(ValueError, match="no encoder"):
         Model(tiny_gpt2()).trace([1], source=source)
+
+
+WRONG = """
+import torch
+from pellucid.front import Model
+from pellucid.model.config import Config
+from pellucid.model.transformer import Transformer
+
+shape = dict(vocab_size=50, context_length=16, n_layers=1, d_model=12, n_heads=2)
+m = Model(Transformer(Config(**shape)))
+typed = Model(Transformer(Config(**shape, n_token_types=2)))
+calls = [
+    (lambda: m.generate(None), "a prompt is a text"),
+    (lambda: m.generate(b"abc"), "got bytes"),
+    (lambda: m.generate([1], {"temperature": 1}), "expected a Sampling or Beams record"),
+    (lambda: m.beams([1], 0), "expected a Sampling or Beams record"),
+    (lambda: m.beams([1], beams=5), "Beams has no option beams"),
+    (lambda: m.trace([1])[5], "a site is a name"),
+    (lambda: m.trace([1]).ledger(1.5), "its text or its id, got 1.5"),
+    (lambda: m.trace([1]).ledger(True), "got True"),
+    (lambda: m.trace([1]).ledger(direction=[0.0] * 12), "12 finite numbers, got list"),
+    (lambda: m.trace([1]).ledger(direction=torch.full((12,), torch.nan)), "12 finite numbers"),
+    (lambda: m.trace([1, 2], types=[[0, 0]]), "no token types"),
+    (lambda: typed.trace([1, 2, 3, 4], types=[[0]]), "must have the ids' shape"),
+    (lambda: m.trace(torch.tensor([[1.0, 2.0]])), "must be whole numbers"),
+    (lambda: m.sites(length=-1), "at least 1, got -1"),
+    (lambda: Config(**shape, positions="x"), "positions must be Learned or"),
+    (lambda: Config(**(shape | {"d_model": "8"})), "d_model must be a whole number"),
+    (lambda: Config(**shape, masks="Causal"), "masks must be a tuple"),
+    (lambda: Config(**shape, tied="x"), "tied must be bool"),
+    (lambda: Config(**shape, attention_scales=5), "tuple of numbers"),
+    (lambda: Config(**shape, logit_scale=float("nan")), "finite numbers other than 0"),
+    (lambda: Config(**shape, embedding_scale=0.0), "finite numbers other than 0"),
+]
+for number, (call, said) in enumerate(calls):
+    try:
+        call()
+    except ValueError as error:
+        assert said in str(error), (number, str(error))
+    else:
+        raise AssertionError(f"call {number} was accepted")
+"""
+
+
+def test_what_a_person_gets_wrong_is_a_value_error():
+    # In a process of its own, as users run it: here the tests' type checker would answer first.
+    done = subprocess.run([sys.executable, "-c", WRONG], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_end_ids_past_the_vocabulary_never_come():
+    model = Model(tiny_gpt2(), eos_ids=(50256,))
+    assert len(model.generate([1, 2], max_new_tokens=4).ids) == 4
+    assert model.beams([1, 2], width=2, max_new_tokens=4)
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    for device in ("cuda:99", "foo"):
+        with pytest.raises(ValueError, match=f"device '{device}' cannot be used here"):
+            pellucid.load(tmp_path, device=device)
+
+
+def test_each_text_of_an_encoder_decoder_needs_a_source_of_its_own():
+    model = Model(build(with_encoder(tiny_gpt2().config)), start_id=1)
+    with pytest.raises(ValueError, match="source of its own: got 1 and 2"):
+        model.trace([1, 2], source=[[3], [4]])
+    with pytest.raises(ValueError, match="source of its own: got 2 and 1"):
+        model.trace([[1, 2], [3, 4]], source=[3])
+    stream = model.transformer.encode(torch.tensor([[3, 4]])).stream
+    torch.testing.assert_close(model.embed([3, 4])[0], stream[0].mean(0))

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, TypeVar, overload
+from dataclasses import replace
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .generation import Beams, Found, Generation, Piece, Sampling, Watch, embed, fill, generate, search, stream
 from .generation.choose import row_seeds
+from .generation.options import with_options
 from .generation.prompts import Prompt, is_one, pad_right
 from .inside.edits import Edit
 from .inside.plan import plan
@@ -27,8 +28,6 @@ from .text import Tokenizer
 from .text.finding import find_tokenizer
 from .views.table import Table
 from .weights.loading import load_checkpoint
-
-Settings = TypeVar("Settings", Sampling, Beams)
 
 
 class Model:
@@ -73,6 +72,8 @@ class Model:
     def sites(self, length: int = 1, batch: int = 1) -> Table:
         """Every value that can be read: name, the lessons' symbol, formula, shape and bytes for `length` tokens."""
         size = self.transformer.W_U.element_size()
+        if length < 1 or batch < 1:
+            raise ValueError(f"length and batch must be at least 1, got {length} and {batch}")
         rows = tuple(
             (
                 site.name,
@@ -119,6 +120,8 @@ class Model:
         with a `mask` of their shape: 1 a token, 0 padding, on either side. `types` are BERT's token types, of the same
         shape. An encoder-decoder reads `source`, one text for each prompt.
         """
+        if self.transformer.encoder is not None:
+            prompt = self._answers(prompt)
         ids, mask = self._batch(prompt, mask)
         types = types if types is None or isinstance(types, Tensor) else torch.tensor(types)
         if self.transformer.encoder is None or source is None:
@@ -168,12 +171,12 @@ class Model:
             found = generate(self.transformer, self.tokenizer, starts, settings, Watch(self._looks()), sources)
         return found[0] if one else found
 
-    def beams(self, prompt: Prompt, beams: Beams | None = None, **options: Any) -> list[Found]:
+    def beams(self, prompt: Prompt, settings: Beams | None = None, **options: Any) -> list[Found]:
         """The most probable continuations that beam search finds, best first; `options` are fields of `Beams`."""
         if self.edits:
             raise ValueError("beam search runs models without edits: generate decodes edited ones")
-        settings = with_options(beams or Beams(), options)
-        settings = replace(settings, stop_ids=(*settings.stop_ids, *self.eos_ids))
+        settings = with_options(Beams() if settings is None else settings, options)
+        settings = replace(settings, stop_ids=(*settings.stop_ids, *self._ends()))
         starts, sources = self._asked([prompt])
         return search(self.transformer, self.tokenizer, starts, settings, sources)[0]
 
@@ -184,9 +187,13 @@ class Model:
         return Table("masked tokens", ("position", "token", "id", "probability", "text"), rows)
 
     def embed(self, texts: str | Sequence[Any], pooling: str = "mean", unit: bool = False) -> Float[Tensor, "N D"]:
-        """One vector for each text: the final stream's "mean" over its tokens or the "first" token's; `unit` length."""
+        """One vector for each text: the final stream's "mean" over its tokens or the "first" token's; `unit` length.
+
+        Of an encoder-decoder it is the encoder's stream.
+        """
         rows = [self._ids(text) for text in ([texts] if is_one(texts) else texts)]
-        return embed(self.transformer, rows, pooling, unit, self._looks())
+        reader = self.transformer.encoder or self.transformer
+        return embed(reader, rows, pooling, unit, self._looks())
 
     def stream(self, prompt: Prompt, sampling: Sampling | None = None, **options: Any) -> Iterator[Piece]:
         """Continue a prompt, token by token."""
@@ -209,8 +216,12 @@ class Model:
         return self.tokenizer
 
     def _sampling(self, sampling: Sampling | None, options: Mapping[str, Any]) -> Sampling:
-        settings = with_options(sampling or Sampling(), options)
-        return replace(settings, stop_ids=tuple(dict.fromkeys((*settings.stop_ids, *self.eos_ids))))
+        settings = with_options(Sampling() if sampling is None else sampling, options)
+        return replace(settings, stop_ids=tuple(dict.fromkeys((*settings.stop_ids, *self._ends()))))
+
+    def _ends(self) -> tuple[int, ...]:
+        """The checkpoint's end ids; those past the vocabulary never come."""
+        return tuple(end for end in self.eos_ids if 0 <= end < self.config.vocab_size)
 
     def _traced(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Continue one prompt while its stream is recorded, the last token's too."""
@@ -249,6 +260,17 @@ class Model:
             raise ValueError("a mask goes with ids of one length; texts of different lengths get theirs by themselves")
         return ids, padding if mask is None else mask
 
+    def _answers(self, prompt: str | Sequence[Any] | Tensor) -> Any:
+        """Texts of a decoder with an encoder as it writes them, after the start id and with no end; ids as they are."""
+        if isinstance(prompt, Tensor):
+            return prompt
+        if isinstance(prompt, str):
+            if self.start_id is None:
+                raise ValueError(f"{self.name} does not say which id its answers begin with: give ids")
+            ids = self.encode(prompt)
+            return [self.start_id, *(ids[:-1] if ids and ids[-1] in self._words().eos_ids else ids)]
+        return prompt if is_one(prompt) else [self._answers(each) for each in prompt]
+
     def _asked(self, prompts: list[Any]) -> tuple[list[Any], list[Any] | None]:
         """What is continued, and what an encoder reads first: an encoder-decoder's prompt is its source text."""
         if self.transformer.encoder is None:
@@ -276,11 +298,3 @@ def end_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
     """The end-of-text ids that a checkpoint's own settings name: none, one, or a list."""
     found = settings.get("eos_token_id")
     return tuple(found) if isinstance(found, list) else () if found is None else (found,)
-
-
-def with_options(settings: Settings, options: Mapping[str, Any]) -> Settings:
-    """Sampling or beams with single fields replaced. Raises ValueError for a field that there is not."""
-    known = [field.name for field in fields(settings)]
-    if unknown := [name for name in options if name not in known]:
-        raise ValueError(f"{type(settings).__name__} has no option {', '.join(unknown)}; it has {', '.join(known)}")
-    return replace(settings, **options)

@@ -19,7 +19,12 @@ Padded = tuple[Int[Tensor, "B T"], Int[Tensor, "B T"] | None]
 
 
 def is_one(prompt: str | Sequence[Any]) -> bool:
-    """Whether a prompt is one text or one list of ids, not a list of either; an empty list is one prompt of no ids."""
+    """Whether a prompt is one text or one list of ids, not a list of either; an empty list is one prompt of no ids.
+
+    Raises ValueError for what is neither.
+    """
+    if isinstance(prompt, bytes) or not isinstance(prompt, str | Sequence):
+        raise ValueError(f"a prompt is a text, a list of ids, or a list of either, got {type(prompt).__name__}")
     return isinstance(prompt, str) or all(isinstance(item, int) for item in prompt)
 
 
@@ -61,7 +66,7 @@ def prompt_ids(prompt: Prompt, row: int, transformer: Transformer, tokenizer: To
         if tokenizer is None:
             raise ValueError(f"prompt {row} is text, and there is no tokenizer: give a list of ids")
         ids = tokenizer.encode(prompt)
-    elif isinstance(prompt, Sequence):
+    elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
         ids = list(prompt)
     else:
         raise ValueError(f"prompt {row} must be a text or a list of ids, got {type(prompt).__name__}")

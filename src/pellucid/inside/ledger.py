@@ -101,8 +101,9 @@ def direction_ledger(point: Point, direction: Float[Tensor, "D"], by: str) -> Le
     """Who wrote the final stream's product with a direction (a probe, a feature, `Trace.direction`)."""
     _check(by)
     d = point.transformer.config.d_model
-    if tuple(direction.shape) != (d,):
-        raise LedgerError(f"a direction of this model's stream has shape [{d}], got {list(direction.shape)}")
+    if not isinstance(direction, Tensor) or tuple(direction.shape) != (d,) or not bool(direction.isfinite().all()):
+        got = f"shape {list(direction.shape)}" if isinstance(direction, Tensor) else type(direction).__name__
+        raise LedgerError(f"a direction of this model's stream is a tensor of {d} finite numbers, got {got}")
     direction = direction.to(point.state(-1).device).double()
     value = float(point.state(-1)[0, 0].double() @ direction)
     return Ledger("final stream along the direction", by, entries(point, direction, by), value)

@@ -87,6 +87,8 @@ class Run:
 
     def __getitem__(self, site: str) -> Tensor:
         """One site's value; its shape is in `model.sites()`. Scores show -inf where the mask hides a key."""
+        if not isinstance(site, str):
+            raise SiteError(f"a site is a name such as '0.attention.pattern', got {site!r}")
         name = check_name(site, self.names)
         if self.source is not None and name.startswith(self.source.transformer.prefix):
             return self.source[name]
@@ -148,6 +150,8 @@ class Run:
                 raise ValueError(f"this model has no tokenizer: give the id instead of {token!r}")
             return self.tokenizer.id_of(token)
         vocab = self.transformer.config.vocab_size
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise ValueError(f"a token is its text or its id, got {token!r}")
         if not 0 <= token < vocab:
             raise ValueError(f"token ids lie in 0..{vocab - 1}, got {token}")
         return token

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .config import Activation, Gelu, GeluTanh, LayerNorm, Relu, RMSNorm, SwiGLU
+from .config import Activation, Gelu, GeluTanh, LayerNorm, Relu, RMSNorm, Silu, SwiGLU
 from .config import Norm as NormRecord
 from .flow import Pass
 
@@ -67,5 +67,5 @@ def activate(activation: Activation, z: Float[Tensor, "*rows F"]) -> Float[Tenso
             return F.gelu(z, approximate="tanh")
         case Relu():
             return F.relu(z)
-        case SwiGLU():
+        case Silu() | SwiGLU():
             return F.silu(z)

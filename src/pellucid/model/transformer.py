@@ -63,6 +63,8 @@ class Embedding(nn.Module):
         if self.types is not None:
             types = torch.zeros_like(ids) if types is None else types
             check_ids(types, self.types.num_embeddings, "token types")
+            if types.shape != ids.shape:
+                raise ValueError(f"token types must have the ids' shape {tuple(ids.shape)}, got {tuple(types.shape)}")
             x = x + here.look(f"{self.name}.type", self.types(types))
         elif types is not None:
             raise ValueError("this model has no token types: leave them out")
@@ -217,6 +219,8 @@ class Transformer(nn.Module):
         check_ids(ids, self.config.vocab_size)
         if (memory is None) != (self.encoder is None):
             raise ValueError("a decoder with an encoder needs a source text (source=), and no other model takes one")
+        if memory is not None and memory.stream.shape[0] != ids.shape[0]:
+            raise ValueError(f"each text needs a source of its own: got {ids.shape[0]} and {memory.stream.shape[0]}")
         if cache is not None and not self.config.causal:
             raise ValueError("positions of this model see later ones: it cannot be continued through a cache")
         place = place_of((ids.shape[0], ids.shape[1]), mask, ids.device, cache.place if cache else None, length)
@@ -287,6 +291,8 @@ def check_ids(ids: Tensor, size: int, name: str = "ids") -> None:
         raise ValueError(f"{name} must be batch x positions with at least one of each, got shape {tuple(ids.shape)}")
     if torch.compiler.is_compiling():
         return
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"{name} must be whole numbers (int64 or int32), got {ids.dtype}")
     low, high = (int(end) for end in ids.aminmax())
     if low < 0 or high >= size:
         raise ValueError(f"{name} must lie in 0..{size - 1}, got {low if low < 0 else high}")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .checkpoint import Checkpoint, assemble, naming
+from .device import check_device
 from .errors import CheckpointError
 from .families import FAMILIES
 from .family import Family
@@ -39,6 +40,7 @@ def load_checkpoint(
     changed meanwhile. Raises CheckpointError (a ValueError) that names what was expected and what came.
     """
     dtype = precision(dtype)
+    check_device(device)
     path = locate(path_or_name if isinstance(path_or_name, str) else Path(path_or_name))
     if path.is_dir():
         return _from_folder(path, device, dtype)
