@@ -21,7 +21,7 @@ from ..weights.files import check_regular, sync_folder
 MAGIC = b"PELLUTOK"
 VERSION = 1
 HEADER = struct.Struct("<8sIIQQQ16s8x")
-DTYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+DTYPES = {2: "<u2", 4: "<u4"}  # by the bytes of an id
 MOST_VOCABULARY = 1 << 32
 NO_FINGERPRINT = bytes(16)
 
@@ -77,7 +77,7 @@ def open_tokens(path: str | os.PathLike[str]) -> TokenFile:
             "It is cut short or damaged: make it from text again"
         )
     tokens = np.memmap(path, DTYPES[width], "r", HEADER.size, (count,))
-    ends = np.memmap(path, np.dtype("<u8"), "r", ids_end, (documents,))
+    ends = np.memmap(path, "<u8", "r", ids_end, (documents,))
     if int(ends[-1]) != count or ends[0] == 0 or not bool((ends[1:] > ends[:-1]).all()):
         raise TokenFileError(f"{path}: the ends of its documents do not rise to {count}: make it from text again")
     return TokenFile(path, vocab_size, fingerprint, tokens, ends)

@@ -1,0 +1,144 @@
+"""A run: a folder in which a model learns, and from which the run goes on after any stop."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ..model.transformer import Transformer
+from ..weights.saving import save_checkpoint, tokenizer_files
+from . import checkpoints
+from .assembly import Task, build, gather, objective_of
+from .batch import Objective
+from .loop import Record, train
+from .optimizers import optimizer_of
+from .recording import Recorder, Report
+from .run_folder import check_machine, claim
+from .samples import write
+from .settings import RunSettings
+from .sublayers import compile_sublayers
+from .tokenizing import encoder
+
+Watch = Callable[[Transformer], Mapping[str, float]]
+MODEL = "model"
+
+
+class Run:
+    """A model in training. Iterating takes the steps that are left and yields a report of each; `export` saves the best
+    weights (the last ones, where nothing was validated) as a model in the folder `model`.
+
+    The folder holds run.json (all settings), what was made of the text, metrics.jsonl (a line for each step),
+    samples.jsonl, watches.jsonl, curve.png and the checkpoints. A new run needs a folder without one; `resume` goes on
+    with the one that is there, from its last checkpoint. `watches` are measures taken every `log.watch_every` steps,
+    when the gradients of the step are still there. `task` is told of what takes long before the first step.
+    `objective` stands for the one that the settings name.
+
+    Raises ValueError, before the first step, for settings that do not fit the data, the folder or this machine.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        resume: bool = False,
+        watches: Mapping[str, Watch] | None = None,
+        task: Task = lambda what, size: lambda done: None,
+        objective: Objective | None = None,
+    ):
+        self.settings, self.watches, self.stopping = settings, dict(watches or {}), False
+        check_machine(settings)
+        self.folder = claim(Path(settings.folder), settings, resume)
+        torch.manual_seed(settings.seed)
+        material = gather(settings, self.folder, task)
+        data, evaluate = settings.data, settings.evaluate
+        self.tokenizer, self.reader = material.tokenizer, material.reader(data, settings.seed)
+        self.held_back = material.held_back(data.length, evaluate.rows, evaluate.batches)
+        self.objective = objective or objective_of(settings)
+        if self.tokenizer is not None and settings.sample.every:
+            encoder(self.tokenizer)(settings.sample.prompt)  # a prompt without tokens is told now
+        self.transformer = build(settings, material)
+        self.schedule = settings.schedule.schedule(settings.steps, self.transformer.config.d_model)
+        self.optimizer = optimizer_of(self.transformer, settings.optimizer)
+        saved = checkpoints.checkpoints(self.checkpoints)
+        self.steps = checkpoints.restore(saved[-1], self.transformer, self.optimizer).steps if saved else 0
+        found = checkpoints.best(self.checkpoints)
+        self.best = math.inf if found is None else checkpoints.progress_of(found).validation or math.inf
+        if settings.compile:
+            compile_sublayers(self.transformer)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.folder / "checkpoints"
+
+    def stop(self) -> None:
+        """End after the step at hand, with a checkpoint."""
+        self.stopping = True
+
+    def __iter__(self) -> Iterator[Report]:
+        loop = replace(self.settings.loop, first_step=self.steps)
+        batches = (self.reader(step) for step in range(self.steps, self.settings.steps))
+        with closing(Recorder(self.folder, self.steps, self.settings.log)) as recorder:
+            for record in train(self.transformer, batches, self.objective, self.optimizer, self.schedule, loop):
+                self.steps = record.step + 1
+                report = self._report(record)
+                recorder.write(report)
+                self._keep(report)
+                yield report
+                if self.stopping:
+                    return
+
+    def export(self) -> Path:
+        """Save the best weights as a model that `load` opens. The transformer holds these weights afterwards.
+
+        Raises CheckpointError for a shape that no layout has room for.
+        """
+        best = checkpoints.best(self.checkpoints) or checkpoints.checkpoints(self.checkpoints)[-1]
+        checkpoints.load_weights(best, self.transformer)
+        words = self.tokenizer
+        ids = {} if words is None else {"bos_token_id": words.bos_id, "eos_token_id": list(words.eos_ids) or None}
+        files = tokenizer_files(self.folder)
+        return save_checkpoint(self.folder / MODEL, self.transformer, generation=ids, tokenizer_files=files)
+
+    def validate(self) -> float | None:
+        """The mean loss of the validation data's targets; None where there is none."""
+        total, targets, device = 0.0, 0, self.transformer.W_U.device
+        self.transformer.eval()
+        with torch.no_grad():
+            for batch in self.held_back:
+                losses, count = self.objective(self.transformer, batch().to(device))
+                total, targets = total + losses.item(), targets + count
+        self.transformer.train()
+        return total / targets if targets else None
+
+    def _report(self, record: Record) -> Report:
+        settings = self.settings
+        # First, as long as the gradients are those of the step.
+        due = self._due(settings.log.watch_every)
+        watched = {name: watch(self.transformer) for name, watch in self.watches.items()} if due else {}
+        validation = self.validate() if self._due(settings.evaluate.every) else None
+        text = self._sample() if self._due(settings.sample.every) else None
+        return Report(record, validation, text, watched or None)
+
+    def _sample(self) -> str | None:
+        config = self.transformer.config
+        if self.tokenizer is None or not config.causal or config.head is None or config.encoder is not None:
+            return None
+        return write(self.transformer, self.tokenizer, self.settings.sample, self.settings.seed + self.steps)
+
+    def _keep(self, report: Report) -> None:
+        """Save a checkpoint when it is time, when the run stops, and when it is the best."""
+        validation = report.validation
+        better = validation is not None and validation < self.best
+        if validation is not None and better:
+            self.best = validation
+        if better or self.stopping or self._due(self.settings.save.every):
+            progress = checkpoints.Progress(self.steps, validation, report.record.skipped)
+            checkpoints.save(self.checkpoints, self.transformer, self.optimizer, progress)
+            checkpoints.prune(self.checkpoints, self.settings.save.keep)
+
+    def _due(self, every: int) -> bool:
+        """Whether what is done every so many steps (0: never), and after the last one, is due."""
+        return every > 0 and (self.steps % every == 0 or self.steps == self.settings.steps)

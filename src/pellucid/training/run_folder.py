@@ -1,0 +1,75 @@
+"""The folder of a run: whose it is, and whether this machine can do what its settings ask for."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..weights.files import shown
+from .recording import has_board
+from .settings import SETTINGS, RunSettings, read_run
+
+# What decides which numbers come out; the rest may differ when a run goes on.
+DECIDING = ("seed", "steps", "objective", "model", "data", "optimizer", "schedule", "loop")
+
+
+def claim(folder: Path, settings: RunSettings, resume: bool) -> Path:
+    """The folder's whole path, with the run's settings in it.
+
+    Raises ValueError if a new run finds another there, or other things; if one that goes on finds none, or one with
+    other settings.
+    """
+    folder = folder.expanduser().resolve()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: expected a folder for the run, found a file")
+    held = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
+    if SETTINGS in held:
+        if not resume:
+            raise ValueError(f"{folder} holds a run: go on with it (--resume), or choose another folder")
+        _check_same(settings, read_run(folder))
+    elif resume:
+        raise ValueError(f"{folder} holds no run to go on with: leave --resume out to begin one")
+    elif held:
+        raise ValueError(f"{folder} holds other things than a run: {shown(held)}. Choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{SETTINGS}.tmp"
+    aside.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+    os.replace(aside, folder / SETTINGS)
+    return folder
+
+
+def check_machine(settings: RunSettings) -> None:
+    """Set the number of threads. Raises ValueError for a device or a package that is not there."""
+    try:
+        torch.empty(0, device=settings.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {settings.device!r} cannot be used here ({error})") from error
+    if settings.log.tensorboard and not has_board():
+        raise ValueError("log.tensorboard needs the package tensorboard: pip install tensorboard")
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+
+
+def _check_same(now: RunSettings, then: RunSettings) -> None:
+    ours, theirs = _flat(asdict(now)), _flat(asdict(then))
+    for key in sorted(ours.keys() | theirs.keys()):
+        if key.split(".")[0] in DECIDING and ours.get(key) != theirs.get(key):
+            raise ValueError(
+                f"this run began with {key} = {theirs.get(key)!r} and cannot go on with {ours.get(key)!r}: "
+                "leave it as it was, or begin a new run in another folder"
+            )
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": _listed(value)}
+    return found
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
