@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from .errors import SiteError
 
 _RANGE = re.compile(r"((?:encoder\.|decoder\.)?)(\d+)-(\d+)(\..+)")
-_LAYER = re.compile(r"(?:encoder\.|decoder\.)?(\d+)\.")
+_LAYER = re.compile(r"(encoder\.|decoder\.|)(\d+)\.")
 
 
 def check_name(name: str, known: Sequence[str]) -> str:
@@ -22,9 +22,11 @@ def check_name(name: str, known: Sequence[str]) -> str:
 def select(pattern: str, known: Sequence[str]) -> list[str]:
     """The sites that a pattern names, in the order of the data flow.
 
-    `*` stands for one part of a name ("*.attention.pattern"), `3-5.` for the layers 3, 4 and 5. Raises SiteError when
-    nothing fits.
+    `*` alone names every site; within a name it stands for one part of it ("*.attention.pattern"), and `3-5.` for the
+    layers 3, 4 and 5. Raises SiteError when nothing fits.
     """
+    if pattern == "*":
+        return list(known)
     layers, rest = None, pattern
     if ranged := _RANGE.fullmatch(pattern):
         layers, rest = range(int(ranged[2]), int(ranged[3]) + 1), f"{ranged[1]}*{ranged[4]}"
@@ -40,13 +42,15 @@ def select(pattern: str, known: Sequence[str]) -> list[str]:
 def layer_of(name: str) -> int | None:
     """The layer in a site's name, if it has one; the last stream counts as a layer of its own."""
     found = _LAYER.match(name)
-    return int(found[1]) if found else None
+    return int(found[2]) if found else None
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
     """A hint: the nearest names, a layer out of range being read as one that exists."""
+    if at := _LAYER.match(name):
+        side = at[1]
+        numbers = [int(found[2]) for site in known if (found := _LAYER.match(site)) and found[1] == side]
+        if numbers and int(at[2]) >= max(numbers):  # the number after the last layer's is that of its output
+            return f": the last layer is {max(numbers) - 1} (its output is {side}{max(numbers)}.stream)"
     close = get_close_matches(name, known, n=1, cutoff=0.6)
-    layer, last = layer_of(name), max(found for site in known if (found := layer_of(site)) is not None)
-    if layer is not None and layer > last:
-        return f": the last layer is {last - 1} (its output is {last}.stream)"
     return f"; did you mean {close[0]!r}?" if close else "; model.sites() lists them"
