@@ -45,6 +45,20 @@ def test_numbers_of_a_column_share_their_decimals():
     ]
 
 
+def test_whole_numbers_have_separators_where_they_count_something():
+    table = Table("", ("n", "id", "position"), ((1056, 7042, 1024), (8544, 12, 0)))
+    assert str(table).splitlines()[2:] == ["1,056  7042      1024", "8,544    12         0"]
+
+
+def test_names_of_rows_are_never_broken_and_brackets_stay_whole():
+    name, bracket = "decoder.0.attention.input.scale", "LayerNorm(decoder.0.attention.sum)"
+    lines = Table("", ("site", "a", "formula"), ((name, "x" * 12, bracket),)).text(80).splitlines()
+    assert max(map(len, lines)) == 80
+    assert [line.split() for line in lines[2:]] == [[name, "x" * 12, "LayerNorm("], ["decoder.0.attention.sum)"]]
+    wide = Table("", ("site", "formula"), (("n" * 40, "word"),)).text(30).splitlines()
+    assert wide[2].split() == ["n" * 40, "word"]
+
+
 def test_what_is_not_a_number_or_not_there_is_shown():
     table = Table("", ("x", "word"), ((math.nan, "a"), (None, "b"), (-math.inf, "c"), (1.0, None)))
     assert str(table).splitlines()[2:] == ["  nan  a", "       b", " -inf  c", "1.000"]

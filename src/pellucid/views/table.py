@@ -11,6 +11,7 @@ from typing import Any, SupportsFloat
 WIDTH = 80
 _GAP = "  "
 _NARROWEST = 8  # characters that a text column keeps when the table has to shrink
+_NAMING = ("id", "position", "seed")  # columns whose numbers are copied elsewhere
 
 
 @dataclass(frozen=True, repr=False)
@@ -18,7 +19,9 @@ class Table:
     """Named columns and rows of the same length, with a title and a note.
 
     Cells are numbers, words, or None where there is nothing to say. `print(table)` aligns them; numbers in a column
-    share their decimals, and a number too small for those is written as a power of ten instead of as zero.
+    share their decimals, and a number too small for those is written as a power of ten instead of as zero. Whole
+    numbers have thousands separators, except where they name something (a column "id" or "position"). The words of the
+    first column, which names the rows, are never broken.
     Raises ValueError when a row has not one cell for every column.
     """
 
@@ -125,16 +128,16 @@ def _column(name: str, cells: list[object]) -> list[str]:
     """The header and the cells as text, numbers alike in their decimals."""
     numbers = [float(cell) for cell in cells if _is_number(cell)]  # pyright: ignore[reportArgumentType]
     largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
-    return [printable(name), *(_cell(cell, largest) for cell in cells)]
+    return [printable(name), *(_cell(cell, largest, name) for cell in cells)]
 
 
-def _cell(cell: object, largest: float) -> str:
+def _cell(cell: object, largest: float, name: str) -> str:
     if cell is None:
         return ""
     if not _is_number(cell):
         return printable(str(cell))
     if isinstance(cell, Integral):
-        return f"{int(cell):,}" if largest >= 1e6 else str(int(cell))
+        return str(int(cell)) if name in _NAMING else f"{int(cell):,}"
     return _decimal(float(cell), largest)  # pyright: ignore[reportArgumentType]
 
 
@@ -150,14 +153,16 @@ def _decimal(number: float, largest: float) -> str:
 def _fitted(columns: list[list[str]], numeric: list[bool], width: int) -> list[int]:
     """The width of each column: what it needs, then the widest columns of words shrunk until the table fits.
 
-    Words are broken only where all columns of words are already as narrow as their longest word.
+    Words are broken only where all columns of words are already as narrow as their longest word, and never in the first
+    column; where that does not suffice the table is wider.
     """
     widths = [max(map(columns_of, cells)) for cells in columns]
     words = [at for at, is_number in enumerate(numeric) if not is_number]
     longest = {at: max(columns_of(word) for cell in columns[at] for word in cell.split(" ")) for at in words}
     whole = {at: max(longest[at], min(widths[at], _NARROWEST)) for at in words}
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
-    for least in (whole, dict.fromkeys(words, _NARROWEST)):
+    broken = {at: whole[at] if at == 0 else _NARROWEST for at in words}
+    for least in (whole, broken):
         while excess > 0 and (loose := [at for at in words if widths[at] > least[at]]):
             widths[max(loose, key=widths.__getitem__)] -= 1
             excess -= 1
@@ -198,8 +203,8 @@ def _wrap(cell: str, width: int) -> list[str]:
 
 
 def _head(word: str, width: int) -> int:
-    """How many characters of a word fit; at least one."""
+    """How many characters of a word fit, at least one: up to an opening bracket, so that what it holds stays whole."""
     at = 1
     while at < len(word) and columns_of(word[: at + 1]) <= width:
         at += 1
-    return at
+    return word.rfind("(", 0, at) + 1 or at
