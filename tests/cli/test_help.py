@@ -22,6 +22,8 @@ OPTIONS = {
     "params": "--json",
     "sites": "--length --layers --json",
     "convert": "--layout --type --json",
+    "tokenize": "--tokenizer --vocab-size --control --field --suffix --dataset --split --jobs --json",
+    "train": "--set --resume --json",
 }
 
 

@@ -17,6 +17,8 @@ COMMANDS = {
     "params": "Count the parameters, line by line.",
     "sites": "List every value that can be read.",
     "convert": "Write a model's weights in another form.",
+    "tokenize": "Turn text into a file of tokens.",
+    "train": "Train a model.",
 }
 
 
