@@ -88,11 +88,13 @@ def test_masks_are_the_shortest_cycle():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"attention_types": [[["global", "local"], 2]]}, "must name global or local for each of 3 layers"),
+        ({"attention_types": [[["global", "local"], 2]]}, "attention_types must hold .* for 3 layers"),
+        ({"attention_types": [[["global", "local"], 1]]}, "must name global or local for each of 3 layers"),
         ({"attention_types": [[["global", "banded"], 1], [["local"], 1]]}, "must name global or local"),
         ({"attention_types": [["global", 3]]}, "attention_types must hold"),
         ({"attention_types": [[["global"], 10**12]]}, "attention_types must hold"),
-        ({"num_layers": 10**9, "attention_types": [[["global"], 10**9]]}, "num_layers must be at most 4096"),
+        ({"num_layers": 10**9, "attention_types": [[["global"], 10**9]]}, "num_layers must be at most 10000"),
+        ({"attention_types": [[[], 10**9]]}, "must name global or local for each of 3 layers"),
         ({"attention_types": "local"}, "attention_types must hold"),
         ({"attention_layers": ["global"] * 3}, "attention_layers does not follow"),
         ({"rotary": True}, "unknown fields.*rotary=True"),

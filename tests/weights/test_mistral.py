@@ -97,7 +97,8 @@ def test_the_published_config():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"sliding_window": 0}, "Window.width must be"),
+        ({"sliding_window": 0}, "sliding_window must be at least 1"),
+        ({"sliding_window": 10**30}, "sliding_window must be at most 2147483647, got 1000000"),
         ({"sliding_window": "4"}, "sliding_window must be a whole number, got '4'"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),

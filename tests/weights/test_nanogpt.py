@@ -150,8 +150,8 @@ def test_llama2c_training_checkpoints(tmp_path):
     [
         ({"surprise": 1}, "model_args of .*ckpt.pt: unknown fields that might change the model: surprise=1"),
         ({"n_layer": 3}, "12 missing: 'h.2.attn.c_attn.bias'"),
-        ({"n_layer": 10**9}, "1000000000 layers need more than its"),
-        ({"n_embd": 2**61}, "no machine can hold weights of these sizes"),
+        ({"n_layer": 10**9}, "n_layer must be at most 10000"),
+        ({"n_embd": 2**61}, "n_embd must be at most"),
         ({"block_size": 9}, r"wpe.weight must have shape \[9, 8\], got \[8, 8\]"),
         ({"vocab_size": 50304}, r"wte.weight must have shape \[50304, 8\], got \[17, 8\]"),
         ({"n_head": 3}, "d_model must be a multiple of n_heads"),

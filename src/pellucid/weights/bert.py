@@ -36,12 +36,12 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     fields.only("tie_word_embeddings", True)
     rate = fields.number("hidden_dropout_prob", 0.1)
     config = Config(
-        vocab_size=fields.whole("vocab_size", 30522),
-        context_length=fields.whole("max_position_embeddings", 512),
-        n_layers=fields.whole("num_hidden_layers", 12),
-        d_model=fields.whole("hidden_size", 768),
-        n_heads=fields.whole("num_attention_heads", 12),
-        d_ff=fields.whole("intermediate_size", 3072),
+        vocab_size=fields.size("vocab_size", 30522),
+        context_length=fields.size("max_position_embeddings", 512),
+        n_layers=fields.layers("num_hidden_layers", 12),
+        d_model=fields.size("hidden_size", 768),
+        n_heads=fields.size("num_attention_heads", 12),
+        d_ff=fields.size("intermediate_size", 3072),
         norm=LayerNorm(fields.number("layer_norm_eps", 1e-12)),
         activation=take_activation(fields, "hidden_act", "gelu"),
         block=PostNorm(),

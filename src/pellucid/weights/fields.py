@@ -7,6 +7,8 @@ from typing import Any
 from .errors import CheckpointError
 from .files import shown
 
+MOST_LAYERS = 10_000  # ten times the deepest in print (DeepNet, 2022); lists with an item for each stay short
+_MOST = 2**31 - 1  # no size or length in use comes near it, and a product of two still fits 64 bits
 _WHOLE, _NUMBER, _FLAG, _TEXT, _NUMBERS = "a whole number", "a number", "true or false", "a text", "a list of numbers"
 
 
@@ -23,9 +25,23 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self._left.get(name) is not None
 
-    def whole(self, name: str, default: int | None = None) -> int:
-        """An int; without a default the field must be there."""
-        return self._take(name, _WHOLE, default)
+    def whole(self, name: str, default: int | None = None, least: int = 0, most: int = _MOST) -> int:
+        """An int from `least` to `most`; without a default, which may be any, the field must be there."""
+        stated = name in self
+        value = self._take(name, _WHOLE, default)
+        if stated and value < least:
+            raise self.error(f"{name} must be at least {least}, got {shown([value])}")
+        if stated and value > most:
+            raise self.error(f"{name} must be at most {most}, got {shown([value])}")
+        return value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """An int of at least 1."""
+        return self.whole(name, default, least=1)
+
+    def layers(self, name: str, default: int | None = None) -> int:
+        """A number of layers, checked before anything is made for each of them."""
+        return self.whole(name, default, least=1, most=MOST_LAYERS)
 
     def number(self, name: str, default: float | None = None) -> float:
         """A float; whole numbers are taken too."""

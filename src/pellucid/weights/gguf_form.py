@@ -55,18 +55,18 @@ def vocab_size(gguf: GGUF, fields: Fields, architecture: str) -> int:
 def same_everywhere(fields: Fields, name: str, default: int | None) -> int:
     """A whole number, or a list with one for each layer, which must then all be the same."""
     given = fields.collect(name).get(name)
-    if isinstance(given, list) and len(set(given)) == 1:
+    if isinstance(given, list) and given and given.count(given[0]) == len(given):
         given = given[0]
-    return Fields({name: given}, fields.where).whole(name, default)
+    return Fields({name: given}, fields.where).size(name, default)
 
 
 def sizes(fields: Fields, architecture: str) -> dict[str, Any]:
     """The sizes that every architecture states, as fields of a Config."""
-    heads = fields.whole(f"{architecture}.attention.head_count")
+    heads = fields.size(f"{architecture}.attention.head_count")
     return {
-        "context_length": fields.whole(f"{architecture}.context_length"),
-        "n_layers": fields.whole(f"{architecture}.block_count"),
-        "d_model": fields.whole(f"{architecture}.embedding_length"),
+        "context_length": fields.size(f"{architecture}.context_length"),
+        "n_layers": fields.layers(f"{architecture}.block_count"),
+        "d_model": fields.size(f"{architecture}.embedding_length"),
         "n_heads": heads,
         "n_kv_heads": same_everywhere(fields, f"{architecture}.attention.head_count_kv", heads),
         "d_ff": same_everywhere(fields, f"{architecture}.feed_forward_length", None),

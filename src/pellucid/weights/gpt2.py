@@ -9,7 +9,7 @@ from typing import Any
 from ..model.config import Config, Dropout, Init, LayerNorm, Learned
 from .family import Family
 from .fields import Fields
-from .hf_config import activation_name, check_listed, spread, take_activation, take_common
+from .hf_config import activation_name, spread, take_activation, take_common
 from .names import TOKENS, UNEMBED, Entry, Layout
 
 ARCHITECTURES = ("GPT2LMHeadModel", "GPT2Model")
@@ -27,16 +27,16 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     fields.only("n_special", 0)
     for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"):
         fields.ignore(f"summary_{name}")  # of a head that GPT2LMHeadModel does not have
-    context_length = fields.whole("n_positions", 1024)
+    context_length = fields.size("n_positions", 1024)
     fields.only("n_ctx", context_length)
-    layers, width, heads = fields.whole("n_layer", 12), fields.whole("n_embd", 768), fields.whole("n_head", 12)
+    layers, width, heads = fields.layers("n_layer", 12), fields.size("n_embd", 768), fields.size("n_head", 12)
     config = Config(
-        vocab_size=fields.whole("vocab_size", 50257),
+        vocab_size=fields.size("vocab_size", 50257),
         context_length=context_length,
         n_layers=layers,
         d_model=width,
         n_heads=heads,
-        d_ff=fields.whole("n_inner", 4 * width),
+        d_ff=fields.size("n_inner", 4 * width),
         positions=Learned(),
         norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
         activation=take_activation(fields, "activation_function", "gelu_new"),
@@ -87,7 +87,6 @@ def _scale_flags(config: Config) -> tuple[bool, bool]:
 def _scales(fields: Fields, layers: int, d_head: float) -> tuple[float, ...]:
     scale = d_head**-0.5 if fields.flag("scale_attn_weights", True) else 1.0
     if fields.flag("scale_attn_by_inverse_layer_idx", False):
-        check_listed(fields, "n_layer", layers)
         return tuple(scale / (layer + 1) for layer in range(layers))
     return () if scale != 1.0 else (1.0,)
 

@@ -10,7 +10,7 @@ from ..model.config import Causal, Config, Dropout, Init, LayerNorm, Mask, Windo
 from .family import Family
 from .fields import Fields
 from .files import shown
-from .hf_config import activation_name, check_listed, spread, take_activation, take_common
+from .hf_config import activation_name, spread, take_activation, take_common
 from .names import TOKENS, UNEMBED, Entry, Layout
 
 ARCHITECTURES = ("GPTNeoForCausalLM", "GPTNeoModel")
@@ -26,14 +26,14 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     fields.ignore("classifier_dropout")
     for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"):
         fields.ignore(f"summary_{name}")  # of heads that GPTNeoForCausalLM does not have
-    layers, width = fields.whole("num_layers", 24), fields.whole("hidden_size", 2048)
+    layers, width = fields.layers("num_layers", 24), fields.size("hidden_size", 2048)
     config = Config(
-        vocab_size=fields.whole("vocab_size", 50257),
-        context_length=fields.whole("max_position_embeddings", 2048),
+        vocab_size=fields.size("vocab_size", 50257),
+        context_length=fields.size("max_position_embeddings", 2048),
         n_layers=layers,
         d_model=width,
-        n_heads=fields.whole("num_heads", 16),
-        d_ff=fields.whole("intermediate_size", 4 * width),
+        n_heads=fields.size("num_heads", 16),
+        d_ff=fields.size("intermediate_size", 4 * width),
         norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
         activation=take_activation(fields, "activation_function", "gelu_new"),
         masks=_masks(fields, layers),
@@ -49,17 +49,18 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
 
 def _masks(fields: Fields, layers: int) -> tuple[Mask, ...]:
     """The shortest cycle of masks that gives each layer its attention_types ([[kinds, how many times], ...])."""
-    check_listed(fields, "num_layers", layers)
-    kinds: Mapping[object, Mask] = {"global": Causal(), "local": Window(fields.whole("window_size", 256))}
+    kinds: Mapping[object, Mask] = {"global": Causal(), "local": Window(fields.size("window_size", 256))}
     stated = fields.collect("attention_types", "attention_layers")
     runs = stated.get("attention_types") or [[["global", "local"], 12]]
     names: list[object] = []
     for run in runs if isinstance(runs, list) else [runs]:
         match run:
-            case [list(cycle), int(times)] if 0 <= times <= layers and len(cycle) <= layers:
+            case [list(cycle), int(times)] if times >= 0 and len(names) + len(cycle) * times <= layers:
                 names += cycle * times
             case _:
-                raise fields.error(f"attention_types must hold [[kinds, how many times], ...], got {shown([run])}")
+                raise fields.error(
+                    f"attention_types must hold [[kinds, how many times], ...] for {layers} layers, got {shown([run])}"
+                )
     if len(names) != layers or not all(isinstance(name, str) and name in kinds for name in names):
         raise fields.error(
             f"attention_types must name global or local for each of {layers} layers, got {shown(names, most=12)}"
@@ -67,7 +68,7 @@ def _masks(fields: Fields, layers: int) -> tuple[Mask, ...]:
     if stated.get("attention_layers") not in (None, names):
         raise fields.error("attention_layers does not follow from attention_types")
     masks = tuple(kinds[name] for name in names)
-    period = next(n for n in range(1, layers + 1) if all(masks[i] == masks[i % n] for i in range(layers)))
+    period = next(n for n in range(1, layers + 1) if masks[n:] == masks[: layers - n])
     return masks[:period]
 
 

@@ -26,15 +26,15 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     fields = Fields(values, where)
     generation = take_common(fields, ARCHITECTURES)
     fields.ignore("classifier_dropout")  # of a head that GPTNeoXForCausalLM does not have
-    context_length, bias = fields.whole("max_position_embeddings", 2048), fields.flag("attention_bias", True)
+    context_length, bias = fields.size("max_position_embeddings", 2048), fields.flag("attention_bias", True)
     rate = fields.number("hidden_dropout", 0.0)
     config = Config(
-        vocab_size=fields.whole("vocab_size", 50432),
+        vocab_size=fields.size("vocab_size", 50432),
         context_length=context_length,
-        n_layers=fields.whole("num_hidden_layers", 44),
-        d_model=fields.whole("hidden_size", 6144),
-        n_heads=fields.whole("num_attention_heads", 64),
-        d_ff=fields.whole("intermediate_size", 24576),
+        n_layers=fields.layers("num_hidden_layers", 44),
+        d_model=fields.size("hidden_size", 6144),
+        n_heads=fields.size("num_attention_heads", 64),
+        d_ff=fields.size("intermediate_size", 24576),
         positions=take_rotary(fields, context_length, _ROPE),
         norm=LayerNorm(fields.number("layer_norm_eps", 1e-5)),
         activation=take_activation(fields, "hidden_act", "gelu"),

@@ -6,8 +6,6 @@ from typing import Any
 from ..model.config import Activation, Config, Gelu, GeluTanh, Init, Relu, SwiGLU
 from .fields import Fields
 
-MOST_LAYERS = 4096  # that a list is made of, before there are tensors to count
-
 # Plain activations under their names there; the first name of a record is the one that is written.
 _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": Gelu(),
@@ -55,12 +53,6 @@ def take_common(fields: Fields, architectures: tuple[str, ...], encoder_decoder:
     fields.only("cross_attention_hidden_size")
     fields.only("quantization_config")
     return fields.collect(*_GENERATION)
-
-
-def check_listed(fields: Fields, name: str, layers: int) -> None:
-    """Refuse an absurd number of layers where a list with an item for each is about to be made."""
-    if layers > MOST_LAYERS:
-        raise fields.error(f"{name} must be at most {MOST_LAYERS}, got {layers}")
 
 
 def take_activation(fields: Fields, name: str, default: str) -> Activation:

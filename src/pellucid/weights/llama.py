@@ -27,19 +27,19 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     fields.only("pretraining_tp", 1)
     fields.only("hidden_act", "silu", "swish")
     fields.only("sliding_window")
-    context_length = fields.whole("max_position_embeddings", 2048)
+    context_length = fields.size("max_position_embeddings", 2048)
     fields.only("max_sequence_length", context_length)
-    bias, heads = fields.flag("attention_bias", False), fields.whole("num_attention_heads", 32)
-    width = fields.whole("hidden_size", 4096)
+    bias, heads = fields.flag("attention_bias", False), fields.size("num_attention_heads", 32)
+    width = fields.size("hidden_size", 4096)
     config = Config(
-        vocab_size=fields.whole("vocab_size", 32000),
+        vocab_size=fields.size("vocab_size", 32000),
         context_length=context_length,
-        n_layers=fields.whole("num_hidden_layers", 32),
+        n_layers=fields.layers("num_hidden_layers", 32),
         d_model=width,
         n_heads=heads,
-        n_kv_heads=fields.whole("num_key_value_heads", heads),
+        n_kv_heads=fields.size("num_key_value_heads", heads),
         d_head=fields.whole("head_dim") if "head_dim" in fields else 0,
-        d_ff=fields.whole("intermediate_size", 11008),
+        d_ff=fields.size("intermediate_size", 11008),
         positions=take_rotary(fields, context_length),
         norm=RMSNorm(fields.number("rms_norm_eps", 1e-6)),
         activation=SwiGLU(),

@@ -25,11 +25,11 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     fields = Fields(values, where)
     generation = take_common(fields, ARCHITECTURES, encoder_decoder=True)
     _refuse_other_forms(fields)
-    size = fields.whole("vocab_size", 58101)
+    size = fields.size("vocab_size", 58101)
     encoder = _encoder(fields, size)
     config = replace(
         encoder,
-        vocab_size=fields.whole("decoder_vocab_size", size),
+        vocab_size=fields.size("decoder_vocab_size", size),
         **_sizes(fields, "decoder"),
         d_head=0,
         n_kv_heads=0,
@@ -43,12 +43,12 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
 
 
 def _encoder(fields: Fields, vocab_size: int) -> Config:
-    width, rate = fields.whole("d_model", 1024), fields.number("dropout", 0.1)
+    width, rate = fields.size("d_model", 1024), fields.number("dropout", 0.1)
     sizes = _sizes(fields, "encoder")
     fields.only("num_hidden_layers", sizes["n_layers"])
     return Config(
         vocab_size=vocab_size,
-        context_length=fields.whole("max_position_embeddings", 1024),
+        context_length=fields.size("max_position_embeddings", 1024),
         d_model=width,
         **sizes,
         positions=Sinusoidal("halves"),
@@ -65,9 +65,9 @@ def _encoder(fields: Fields, vocab_size: int) -> Config:
 
 def _sizes(fields: Fields, side: str) -> dict[str, Any]:
     return {
-        "n_layers": fields.whole(f"{side}_layers", 12),
-        "n_heads": fields.whole(f"{side}_attention_heads", 16),
-        "d_ff": fields.whole(f"{side}_ffn_dim", 4096),
+        "n_layers": fields.layers(f"{side}_layers", 12),
+        "n_heads": fields.size(f"{side}_attention_heads", 16),
+        "d_ff": fields.size(f"{side}_ffn_dim", 4096),
     }
 
 

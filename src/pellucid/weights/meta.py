@@ -54,7 +54,7 @@ def open_meta(folder: Path, device: torch.device | str, dtype: torch.dtype | Non
     data = path.read_bytes()
     check_downloaded(path, data)
     values = parse_json(data, path, PARAMS)
-    tensors, mapped = open_shards(folder, Fields(values, str(path)).whole("dim"))
+    tensors, mapped = open_shards(folder, Fields(values, str(path)).size("dim"))
     tensors = clean(LAYOUT, tensors)
     config = config_with(tensors, values, path)
     transformer = assemble(LAYOUT, tensors, config, dtype, device, mapped)
@@ -79,19 +79,19 @@ def config_with(tensors: dict[str, Tensor], values: Mapping[str, Any], path: Pat
 def _config(fields: Fields, vocab_size: int, tied: bool) -> Config:
     eps = fields.number("norm_eps", 1e-5)
     own_form = "hidden_dim" in fields  # Mistral's, which states the width that Meta's works out
-    window = fields.whole("sliding_window") if "sliding_window" in fields else None
+    window = fields.size("sliding_window") if "sliding_window" in fields else None
     fields.ignore("sliding_window")
     base = fields.number("rope_theta", 1e6 if own_form and window is None else 1e4)
     rotary = Rotary(base, scaling=_scaling(fields))
-    width, heads = fields.whole("dim"), fields.whole("n_heads")
+    width, heads = fields.size("dim"), fields.size("n_heads")
     rate = fields.number("dropout", 0.0)
     config = Config(
         vocab_size=vocab_size,
-        context_length=fields.whole("max_seq_len", _context_length(rotary, eps, own_form)),
-        n_layers=fields.whole("n_layers"),
+        context_length=fields.size("max_seq_len", _context_length(rotary, eps, own_form)),
+        n_layers=fields.layers("n_layers"),
         d_model=width,
         n_heads=heads,
-        n_kv_heads=fields.whole("n_kv_heads", heads),
+        n_kv_heads=fields.size("n_kv_heads", heads),
         d_head=fields.whole("head_dim", 0),
         d_ff=_ffn_width(fields, width),
         positions=rotary,

@@ -22,17 +22,17 @@ def read_config(values: Mapping[str, Any], where: str) -> tuple[Config, dict[str
     fields = Fields(values, where)
     generation = take_common(fields, ARCHITECTURES)
     fields.only("hidden_act", "silu", "swish")
-    context_length = fields.whole("max_position_embeddings", 131072)
-    heads = fields.whole("num_attention_heads", 32)
+    context_length = fields.size("max_position_embeddings", 131072)
+    heads = fields.size("num_attention_heads", 32)
     config = Config(
-        vocab_size=fields.whole("vocab_size", 32000),
+        vocab_size=fields.size("vocab_size", 32000),
         context_length=context_length,
-        n_layers=fields.whole("num_hidden_layers", 32),
-        d_model=fields.whole("hidden_size", 4096),
+        n_layers=fields.layers("num_hidden_layers", 32),
+        d_model=fields.size("hidden_size", 4096),
         n_heads=heads,
-        n_kv_heads=fields.whole("num_key_value_heads", heads if "num_key_value_heads" in values else 8),
+        n_kv_heads=fields.size("num_key_value_heads", heads if "num_key_value_heads" in values else 8),
         d_head=fields.whole("head_dim", 0),
-        d_ff=fields.whole("intermediate_size", 14336),
+        d_ff=fields.size("intermediate_size", 14336),
         positions=take_rotary(fields, context_length),
         norm=RMSNorm(fields.number("rms_norm_eps", 1e-6)),
         activation=SwiGLU(),
@@ -52,7 +52,7 @@ def _mask(fields: Fields, values: Mapping[str, Any]) -> Mask:
     if "sliding_window" in values and "sliding_window" not in fields:
         fields.ignore("sliding_window")
         return Causal()
-    return Window(fields.whole("sliding_window", 4096))
+    return Window(fields.size("sliding_window", 4096))
 
 
 def write_config(config: Config) -> dict[str, Any]:

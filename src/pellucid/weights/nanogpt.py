@@ -68,11 +68,11 @@ def _config(fields: Fields, tensors: dict[str, Tensor]) -> Config:
     """nanoGPT's GPTConfig: exact GELU; `bias` false means none anywhere, in norms neither."""
     bias, rate = fields.flag("bias", True), fields.number("dropout", 0.0)
     config = Config(
-        vocab_size=fields.whole("vocab_size", 50304),
-        context_length=fields.whole("block_size", 1024),
-        n_layers=fields.whole("n_layer", 12),
-        d_model=fields.whole("n_embd", 768),
-        n_heads=fields.whole("n_head", 12),
+        vocab_size=fields.size("vocab_size", 50304),
+        context_length=fields.size("block_size", 1024),
+        n_layers=fields.layers("n_layer", 12),
+        d_model=fields.size("n_embd", 768),
+        n_heads=fields.size("n_head", 12),
         norm=LayerNorm(bias=bias),
         activation=Gelu(),
         qkv_bias=bias,
