@@ -39,12 +39,37 @@ def test_sec_4_pickle(place, zipped, tmp_path):
     }[place]
     path = tmp_path / "model.pt"
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(CheckpointError, match="tensors and plain values only, got UnpicklingError") as error:
+    with pytest.raises(CheckpointError, match="tensors and plain values only, got one that needs ") as error:
         load_pickle(path)
     assert str(path) in str(error.value)
+    assert "no code of a pickle is run here" in str(error.value)
+    assert "weights_only" not in str(error.value)
     assert not marker.exists()
     torch.load(path, weights_only=False)  # the trap itself works
     assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "needs"),
+    [(torch.nn.Linear(1, 1), "'torch.nn.modules.linear.Linear'"), (Path("x"), "'pathlib.PosixPath'")],
+)
+def test_a_refusal_says_what_the_file_needs_and_nothing_of_torchs_advice(value, needs, tmp_path):
+    """Torch's own words have colours, and say how to run the code all the same."""
+    torch.save({"model": WEIGHTS, "settings": value}, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError) as error:
+        load_pickle(tmp_path / "model.pt")
+    assert str(error.value) == (
+        f"{tmp_path / 'model.pt'}: expected a torch.save file that holds tensors and plain values only, got one that "
+        f"needs {needs}: no code of a pickle is run here. Convert it to safetensors where it came from"
+    )
+
+
+@pytest.mark.parametrize("protocol", [0, 3, 4, 5])
+def test_other_pickles_are_refused_without_warnings(protocol, tmp_path):
+    (tmp_path / "model.pt").write_bytes(pickle.dumps({"a": [1, 2]}, protocol=protocol))
+    with pytest.raises(CheckpointError, match=r"model.pt: expected a torch.save file") as error:
+        load_pickle(tmp_path / "model.pt")
+    assert "torch.load" not in str(error.value)
 
 
 def test_sec_4_plain_pickle(tmp_path):
@@ -131,9 +156,9 @@ def test_other_files_are_refused(tmp_path):
         load_pickle(tmp_path / "absent.pt")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("a.txt", "text")
-    for content in (b"", b"text", b"\x80\x02"):
+    for content, says in ((b"", "an empty one"), (b"text", "begins with b'text'"), (b"\x80\x02", "damaged or of")):
         (tmp_path / "other.pt").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"other.pt: expected a torch.save file"):
+        with pytest.raises(CheckpointError, match=rf"other.pt: expected a torch.save file.* got .*{says}"):
             load_pickle(tmp_path / "other.pt")
     with pytest.raises(CheckpointError, match=r"other.zip: expected a torch.save file"):
         load_pickle(tmp_path / "other.zip")

@@ -1,6 +1,8 @@
 """Weights saved with torch.save (`.pt`, `.pth`, `.bin`): read as tensors only, never as code."""
 
 import os
+import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,8 @@ from .files import check_downloaded, check_regular, shown
 # where training scripts put the weights, beside the optimizer's state, settings and counters
 WRAPPERS = ("model", "state_dict", "model_state_dict")
 MOST_SHARED = 4  # names for the same numbers, on average
+_PICKLE, _ZIP = b"\x80", b"PK"  # how what torch.save writes begins: its older form, and its newer one
+_NEEDED = re.compile(r"\bGLOBAL ([\w.]+)")  # in torch's words for a refusal
 
 
 def load_pickle(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -34,23 +38,46 @@ def read_pickle(path: Path) -> Mapping[object, object]:
     """
     check_regular(path)
     with path.open("rb") as file:
-        check_downloaded(path, file.read(64))
+        _check_start(path, file.read(64))
     try:
         mapped = is_mapped(path)
         if mapped:
             _check_stored(path)
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with warnings.catch_warnings():  # of a kind of pickle that torch does not write: it is read, or refused below
+            warnings.simplefilter("ignore", UserWarning)
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except CheckpointError:
         raise
     except Exception as error:  # a damaged stream can end in any error
-        reason = str(error).strip().split("\n")[0][:300]
-        raise CheckpointError(
-            f"{path}: expected a torch.save file that holds tensors and plain values only, got "
-            f"{type(error).__name__}: {reason} Download it again, or have its author save a state_dict as safetensors"
-        ) from error
+        raise CheckpointError(f"{path}: {_refusal(str(error))}") from error
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{path}: expected a table of names and tensors, got a {type(content).__name__}")
     return content
+
+
+def _check_start(path: Path, start: bytes) -> None:
+    check_downloaded(path, start)
+    if not start:
+        raise CheckpointError(f"{path}: expected a torch.save file, got an empty one. Download it again")
+    if not start.startswith((_PICKLE, _ZIP)):
+        raise CheckpointError(
+            f"{path}: expected a torch.save file, got one that begins with {shown([start[:16]])}. "
+            "Check what this file is"
+        )
+
+
+def _refusal(reason: str) -> str:
+    """What is wrong with a file that torch refuses, whose own words tell how to run the file's code all the same."""
+    needed = _NEEDED.search(reason)
+    if needed is None:
+        return (
+            "expected a torch.save file that holds tensors and plain values only, got one that is damaged or of "
+            "another kind. Download it again, or have its author save a state_dict as safetensors"
+        )
+    return (
+        "expected a torch.save file that holds tensors and plain values only, got one that needs "
+        f"{shown([needed[1]])}: no code of a pickle is run here. Convert it to safetensors where it came from"
+    )
 
 
 def is_mapped(path: Path) -> bool:
