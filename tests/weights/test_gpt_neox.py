@@ -76,6 +76,20 @@ def test_logits_of_drawn_configs(heads, width, layers, d_ff, fraction, parallel,
 
 
 @torch.no_grad()
+def test_arch_5_fused_qkv_layout(tmp_path):
+    """Two heads of two features; the fused rows numbered from 0 to 11, in the matrix and in the bias."""
+    hf = tiny(num_attention_heads=2, hidden_size=4, num_hidden_layers=1, **rope(1.0))
+    fused = hf.gpt_neox.layers[0].attention.query_key_value
+    fused.weight.copy_(torch.arange(12.0)[:, None].expand(12, 4))
+    fused.bias.copy_(torch.arange(12.0))
+    hf.save_pretrained(tmp_path)
+    qkv = load_checkpoint(tmp_path).transformer.blocks[0].attention.qkv
+    rows = [*(0, 1, 6, 7), *(2, 3, 8, 9), *(4, 5, 10, 11)]  # queries, keys, values
+    assert qkv.bias is not None
+    assert (qkv.weight[:, 0].tolist(), qkv.bias.tolist()) == (rows, rows)
+
+
+@torch.no_grad()
 def test_names_and_buffers_of_other_releases(tmp_path):
     """lm_head for embed_out, causal masks and rotary frequencies in the file, and the old spelling of the rotation."""
     hf = tiny(**rope(0.5))
