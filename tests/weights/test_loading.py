@@ -85,8 +85,9 @@ def test_mixed_precisions_need_a_choice(folder):
     tensors = load_file(file)
     tensors["transformer.ln_f.weight"] = tensors["transformer.ln_f.weight"].half()
     save_file(tensors, file)
-    with pytest.raises(CheckpointError, match="mixes precisions: name the one to run in with dtype="):
+    with pytest.raises(CheckpointError, match="mixes precisions: name the one to run in with dtype=") as error:
         load_checkpoint(folder)
+    assert str(error.value).startswith(f"{folder}: ")
     assert load_checkpoint(folder, dtype=torch.float32).transformer.final_norm.weight.dtype == torch.float32
 
 
@@ -147,8 +148,9 @@ def test_training_never_reaches_the_file(folder):
         ({"n_layer": 3}, r"12 missing: 'h.2.attn.c_attn.bias'"),
         ({"n_layer": 1}, r"12 not known: 'h.1.attn.c_attn.bias'"),
         ({"n_positions": 9}, r"wpe.weight must have shape \[9, 8\], got \[8, 8\]"),
-        ({"n_layer": 10**9}, "1000000000 layers need more than its 28 tensors"),
-        ({"n_inner": 2**61}, "no machine can hold weights of these sizes"),
+        ({"n_layer": 10**9}, "config.json: n_layer must be at most 10000"),
+        ({"n_layer": 29}, "29 layers need more than its 28 tensors"),
+        ({"n_inner": 2**61}, "n_inner must be at most 2147483647, got 2305843009213693952"),
         ({"n_head": 3}, "config.json: d_model must be a multiple of n_heads"),
         ({"architectures": 5}, "architecture 5 is not known"),
         ({"surprise": 1}, "config.json: unknown fields that might change the model: surprise=1"),
@@ -156,8 +158,51 @@ def test_training_never_reaches_the_file(folder):
 )
 def test_configs_that_do_not_fit(fields, message, folder):
     edit(folder, **fields)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as error:
         load_checkpoint(folder)
+    assert str(error.value).startswith(str(folder))
+    assert str(error.value).count(str(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"decoder_start_token_id": -1}, "decoder_start_token_id must be a token id"),
+        ({"eos_token_id": [2, "x"]}, r"eos_token_id must be a token id .* got \[2, 'x'\]"),
+        ({"eos_token_id": 2.0}, "eos_token_id must be a token id"),
+        ({"bos_token_id": True}, "bos_token_id must be a token id"),
+        ({"bad_words_ids": [[1], [-2]]}, "bad_words_ids must be a token id"),
+        ({"suppress_tokens": "all"}, "suppress_tokens must be a token id"),
+    ],
+)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_ids_that_no_vocabulary_has_are_refused_with_their_file(name, settings, message, folder):
+    path = folder / name
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | settings))
+    with pytest.raises(CheckpointError, match=f"{name}: {message}"):
+        load_checkpoint(folder)
+
+
+def test_ids_past_the_vocabulary_and_no_padding_are_left_to_whoever_generates(folder):
+    said = {"eos_token_id": [2, 10**9], "pad_token_id": -1, "bad_words_ids": [[3, 4]]}
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    assert load_checkpoint(folder).generation == ENDS | said
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("~nouser/x", "no model '~nouser/x': it cannot be the path of a file"),
+        ("x" * 5000, "no model 'xxxxx.*xxxxx': it cannot be the path of a file"),
+        ("x" * 200, "no model 'xxxxx.*xxxxx': expected a folder"),
+        ("x" * 200 + "/y/" + "z" * 200, "there is no folder 'xxxx"),
+        ("org/" + "x" * 200, "no file or folder 'org/xxx.*', and it could not be had"),
+    ],
+)
+def test_names_that_cannot_be_paths_are_refused_in_a_line(name, says):
+    with pytest.raises(CheckpointError, match=says) as error:
+        load_checkpoint(name)
+    assert len(str(error.value)) < 700
 
 
 def test_a_config_without_model_type(folder):

@@ -204,7 +204,8 @@ def without(name: str) -> dict:
         ({"config": None}, "config must be a table"),
         ({"config": CONFIG | {"n_layrs": 2}}, "n_layrs"),
         ({"config": CONFIG | {"positions": {"kind": "Rotory"}}}, "mapping.json: .*positions must name its kind"),
-        ({"config": CONFIG | {"positions": {"kind": ["Rotary"]}}}, "mapping.json: "),
+        ({"config": CONFIG | {"positions": {"kind": ["Rotary"]}}}, r"must name its kind, one of .*, got \['Rotary'\]"),
+        ({"config": CONFIG | {"norm": {"kind": [1]}}}, r"norm must name its kind, one of .*, got \[1\]"),
         ({"config": CONFIG | {"norm": {"kind": "RMSNorm", "eps": float("inf")}}}, "expected finite numbers, got inf"),
         ({"config": CONFIG | {"logit_scale": 10**400}}, "expected finite numbers, got 1000"),
         ({"config": CONFIG | {"n_layers": 10**9}}, "1000000000 layers need more than its"),
@@ -225,7 +226,7 @@ def without(name: str) -> dict:
         ({"names": NAMES | {"final_norm.weight": {"from": "n", "rotation": "interleaved"}}}, "for attention.qkv where"),
         ({"config": CONFIG | {"positions": {"kind": "Learned"}}}, "positions are Rotary"),
         ({"dtype": "int8"}, "dtype must be one of float32"),
-        ({"generation": {"eos_token_id": "end"}}, "generation.eos_token_id must be a token id"),
+        ({"generation": {"eos_token_id": "end"}}, "generation of .*mapping.json: eos_token_id must be a token id"),
         ({"tokenizer": "absent.model"}, "absent.model: no such file"),
     ],
 )
@@ -234,8 +235,14 @@ def test_mappings_that_do_not_fit(changes, message, mapping):
         load_checkpoint(describe(mapping.parent, **changes))
 
 
+def test_a_checkpoints_own_config_is_no_mapping(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}')
+    with pytest.raises(CheckpointError, match=rf"A folder is opened by its name: '{tmp_path}'$"):
+        load_checkpoint(tmp_path / "config.json")
+
+
 @pytest.mark.parametrize("field", ["weights", "tokenizer"])
-@pytest.mark.parametrize("name", ["../x.npz", "/etc/hostname", "a/../../x", "sub/x", ".."])
+@pytest.mark.parametrize("name", ["../x.npz", "/etc/hostname", "a/../../x", "sub/x", "..", "x" * 900_000, "\ud800"])
 def test_sec_3_path_traversal(name, field, mapping):
     with pytest.raises(CheckpointError, match="plain name of a file in this folder"):
         load_checkpoint(describe(mapping.parent, **{field: name}))

@@ -133,6 +133,13 @@ def test_sec_3_path_traversal(name, tmp_path):
     assert repr(name) in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["x" * 256, "x" * 10**6, "\u00e9" * 128, "\ud800"])
+def test_names_that_no_file_can_have_are_refused_in_a_line(name, tmp_path):
+    with pytest.raises(CheckpointError, match="plain name of a file in this folder") as error:
+        open_safetensors(shards(tmp_path, {"w": name}, {}))
+    assert len(str(error.value)) < 500
+
+
 @pytest.mark.parametrize("value", [1, None, ["a"], {}])
 def test_sec_3_file_names_are_text(value, tmp_path):
     with pytest.raises(CheckpointError, match="expected file names"):

@@ -48,7 +48,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return None
     if records and isinstance(value, Mapping):
         kind = value.get("kind", next(iter(records)) if len(records) == 1 else None)
-        if kind not in records:
+        if not isinstance(kind, str) or kind not in records:
             raise ValueError(f"{where} must name its kind, one of {', '.join(records)}, got {kind!r}")
         return from_plain(records[kind], value, where)
     for option in options:

@@ -1,5 +1,6 @@
 """What an opened checkpoint is, and the last steps that all layouts share on the way to one."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,10 +56,11 @@ def assemble(
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Says which file a Config that cannot be built comes from."""
+    """Says which file or folder an error comes from, where the error does not: a Config that cannot be built, tensors
+    that do not fit."""
     try:
         yield
-    except CheckpointError:
-        raise
     except ValueError as error:
+        if isinstance(error, CheckpointError) and re.search(rf"(^|of ){re.escape(str(path))}[:/\\]", str(error)):
+            raise
         raise CheckpointError(f"{path}: {error}") from error

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from .errors import CheckpointError
 
+_LONGEST_NAME = 255  # bytes, on every file system in use
 GIT_LFS_POINTER = b"version https://git-lfs"
 
 
@@ -37,8 +38,7 @@ def file_in(folder: Path, name: str) -> Path:
     must end inside the folder. In a hub cache (`<cache>/models--org--name/snapshots/<revision>`) it may also end in the
     `blobs` folder of that repository or of that cache, where the hub keeps the bytes. Raises CheckpointError.
     """
-    plain = name not in ("", ".", "..") and "\0" not in name
-    if not plain or PurePosixPath(name).name != name or PureWindowsPath(name).name != name:
+    if not _can_be_a_name(name) or PurePosixPath(name).name != name or PureWindowsPath(name).name != name:
         raise CheckpointError(f"{folder}: expected the plain name of a file in this folder, got {shown([name])}")
     path = folder / name
     try:
@@ -54,6 +54,13 @@ def file_in(folder: Path, name: str) -> Path:
             f"{path}: this symbolic link leads out of its folder, to {target}. Put the file itself into the folder"
         )
     return path
+
+
+def _can_be_a_name(name: str) -> bool:
+    try:
+        return name not in ("", ".", "..") and "\0" not in name and len(os.fsencode(name)) <= _LONGEST_NAME
+    except UnicodeEncodeError:  # half of a character
+        return False
 
 
 def parse_json(data: bytes, path: Path, what: str) -> dict[str, object]:

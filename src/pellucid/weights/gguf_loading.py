@@ -11,6 +11,7 @@ from ..model.transformer import Transformer
 from .checkpoint import Checkpoint, naming
 from .errors import CheckpointError
 from .files import shown
+from .generation_settings import check_generation
 from .gguf_file import GGUF, GGUFTensor, read_gguf
 from .gguf_forms import FORMS
 from .names import Layout, check_layers, clean, plan, rows
@@ -40,6 +41,7 @@ def _known() -> str:
 def generation(gguf: GGUF) -> dict[str, object]:
     """The ids that start and end a text, under the names that config.json has for them; ends may be several."""
     ids = {key: gguf.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "eos", "eot", "eom")}
+    check_generation({f"tokenizer.ggml.{key}_token_id": id for key, id in ids.items()}, gguf.path)
     ends = list(dict.fromkeys(ids[key] for key in ("eos", "eot", "eom") if ids[key] is not None))
     starts = {} if ids["bos"] is None else {"bos_token_id": ids["bos"]}
     return starts | ({"eos_token_id": ends} if ends else {})

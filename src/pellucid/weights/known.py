@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .errors import CheckpointError
+from .files import shown
 
 # Weights in one file or in shards, and what describes them; other formats of the same weights stay where they are.
 _FILES = (
@@ -49,15 +50,20 @@ def locate(name: str | Path) -> Path:
     What exists on disk comes first. A known model is taken from the installed package that holds it, else downloaded,
     with a progress bar, into the hub's cache. Raises CheckpointError, with the nearest names, for anything else.
     """
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
+    path = Path(name)
+    try:
+        path = path.expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError) as error:  # a home that there is not; a name longer than any file's
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CheckpointError(f"no model {shown([str(name)])}: it cannot be the path of a file ({reason})") from error
     known = KNOWN.get(str(name))
     if known is not None:
         return _packaged(known) or download(known.hub)
     if isinstance(name, str) and _is_hub_name(name):
         return download(name)
-    raise CheckpointError(f"no model {str(name)!r}: {_nearest(path)}")
+    raise CheckpointError(f"no model {shown([str(name)])}: {_nearest(path)}")
 
 
 def download(hub: str) -> Path:
@@ -70,7 +76,7 @@ def download(hub: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(
-            f"no file or folder {hub!r}, and it could not be had from the Hugging Face hub: {reason}"
+            f"no file or folder {shown([hub])}, and it could not be had from the Hugging Face hub: {reason}"
         ) from error
     if not list(folder.glob("*.safetensors")):
         raise CheckpointError(
@@ -99,7 +105,7 @@ def _is_hub_name(name: str) -> bool:
 def _nearest(path: Path) -> str:
     if path.parent != Path(".") or path.suffix in _ENDINGS:
         if not path.parent.is_dir():
-            return f"there is no folder {path.parent}"
+            return f"there is no folder {shown([str(path.parent)])}"
         near = difflib.get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], cutoff=0.5)
         return f"in {path.parent} the nearest are {', '.join(near)}" if near else f"nothing like it is in {path.parent}"
     beside = [file.name for file in Path(".").iterdir() if not file.name.startswith(".")]

@@ -13,6 +13,7 @@ from .errors import CheckpointError
 from .families import FAMILIES
 from .family import Family
 from .files import check_downloaded, check_regular, file_in, parse_json, shown
+from .generation_settings import check_generation
 from .gguf_loading import open_gguf
 from .known import locate
 from .llama2c import open_llama2c
@@ -42,6 +43,11 @@ def load_checkpoint(
     dtype = precision(dtype)
     check_device(device)
     path = locate(path_or_name if isinstance(path_or_name, str) else Path(path_or_name))
+    with naming(path):
+        return _open(path, device, dtype)
+
+
+def _open(path: Path, device: torch.device | str, dtype: torch.dtype | None) -> Checkpoint:
     if path.is_dir():
         return _from_folder(path, device, dtype)
     match path.suffix:
@@ -69,14 +75,16 @@ def _from_folder(folder: Path, device: torch.device | str, dtype: torch.dtype | 
     family = _family(values, folder)
     with naming(folder / "config.json"):
         config, generation = family.read_config(values, str(folder / "config.json"))
+    check_generation(generation, folder / "config.json", config)
+    stated = _json(folder, "generation_config.json") or {}
+    check_generation(stated, folder / "generation_config.json", config)
     found, mapped = open_pickled(folder) if holds_pickles(folder) else (open_safetensors(folder), True)
     layout = family.layout(config)
     tensors = tie(layout, clean(layout, found), config)
     with naming(folder / "config.json"):
         config = family.settle(config, tensors)
     transformer = assemble(layout, tensors, config, dtype, device, mapped)
-    generation |= _json(folder, "generation_config.json") or {}
-    return Checkpoint(config, transformer, str(folder), folder=folder, generation=generation)
+    return Checkpoint(config, transformer, str(folder), folder=folder, generation=generation | stated)
 
 
 def _family(values: Mapping[str, Any], folder: Path) -> Family:

@@ -33,6 +33,7 @@ from ..model.rotary import Rotary
 from .errors import CheckpointError
 from .fields import Fields
 from .files import check_regular, file_in, parse_json, shown
+from .generation_settings import check_generation
 from .names import Entry, Layout, part_of
 from .order import neighbours
 from .reading import precision
@@ -62,7 +63,7 @@ def read_mapping(path: Path) -> Mapped:
     tokenizer = fields.text("tokenizer", "")
     generation = _table(fields, "generation") if "generation" in fields else {}
     fields.close()
-    _check_ends(fields, generation)
+    check_generation(generation, f"generation of {path}", config)
     ignored = tuple(_pattern(name) for name in _texts(fields, "ignored", given.get("ignored", [])))
     names = _texts(fields, "weights", given.get("weights", []))
     if not names:
@@ -87,6 +88,11 @@ def _parse(path: Path) -> dict[str, Any]:
         )
     if path.suffix == ".json":
         values = parse_json(data, path, "the mapping")
+        if "config" not in values and not values.keys().isdisjoint(("model_type", "architectures")):
+            raise CheckpointError(
+                f"{path}: expected a mapping file, got a checkpoint's own config. A folder is opened by its name: "
+                f"{shown([str(path.parent)])}"
+            )
     else:
         try:
             values = tomllib.loads(data.decode("utf-8"))
@@ -108,7 +114,7 @@ def _numbers(value: object) -> Iterator[float]:
 def _config(path: Path, values: Mapping[str, Any]) -> Config:
     try:
         return Config.from_dict(values)
-    except (ValueError, TypeError) as error:  # a kind that is a list cannot be looked up
+    except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
 
@@ -149,13 +155,6 @@ def _texts(fields: Fields, name: str, value: object) -> list[str]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise fields.error(f"{name} must be a name or a list of names, got {shown([value])}")
     return texts
-
-
-def _check_ends(fields: Fields, generation: Mapping[str, Any]) -> None:
-    for name, value in generation.items():
-        ids = value if isinstance(value, list) else [value]
-        if name.endswith("_token_id") and not all(type(each) is int and each >= 0 for each in ids):
-            raise fields.error(f"generation.{name} must be a token id or a list of them, got {shown([value])}")
 
 
 def _pattern(name: str) -> str:
