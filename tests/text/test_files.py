@@ -517,8 +517,9 @@ def test_broken_files_of_a_folder_are_refused(tmp_path, name, content, message):
     if message is None:
         assert Tokenizer.from_folder(folder).vocab_size == 274
         return
-    with pytest.raises(TextError, match=message):
+    with pytest.raises(TextError, match=message) as error:
         Tokenizer.from_folder(folder)
+    assert str(error.value).startswith(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -549,5 +550,8 @@ def test_what_is_not_there_is_said(tmp_path):
         Tokenizer.from_folder(tmp_path / "nowhere")
     with pytest.raises(TextError, match="no such file"):
         Tokenizer.from_json(tmp_path / "nowhere.json")
+    with pytest.raises(TextError, match="cannot be read: File name too long") as error:
+        Tokenizer.from_json("x" * 5000)
+    assert len(str(error.value)) < 400
     with pytest.raises(TextError, match="expected a file"):
         Tokenizer.from_json(tmp_path)

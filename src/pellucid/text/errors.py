@@ -21,6 +21,17 @@ def shown(text: str, most: int = 60) -> str:
 
 
 @contextmanager
+def naming(where: object) -> Iterator[None]:
+    """Says which folder an error comes from, where the error does not."""
+    try:
+        yield
+    except TextError as error:
+        if str(error).startswith(str(where)):
+            raise
+        raise TextError(f"{where}: {error}") from error
+
+
+@contextmanager
 def raised_as_text_error(where: object, why: Callable[[], str | None] | None = None) -> Iterator[None]:
     """Turn whatever the tokenizers library raises, its panics included, into a TextError that names `where`. `why` may
     look for a better reason than the library gives."""

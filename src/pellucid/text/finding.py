@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from .files import has
 from .tokenizer import Tokenizer
 
 FILES = ("tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model", "vocab.txt")
@@ -21,6 +22,6 @@ def find_tokenizer(
         if file.suffix == ".json":
             return Tokenizer.from_json(file)
         return Tokenizer.from_sentencepiece(file) if ".model" in file.suffixes else Tokenizer.from_llama2c(file)
-    if folder is not None and any((folder / name).exists() for name in FILES):
+    if folder is not None and any(has(folder, name) for name in FILES):
         return Tokenizer.from_folder(folder)
     return None

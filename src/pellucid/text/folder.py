@@ -11,8 +11,8 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer
 
 from .characters import BYTE_OF
 from .coder import Coder, LibraryCoder
-from .errors import TextError, one_line, raised_as_text_error, shown
-from .files import parse_object, read_object, read_text
+from .errors import TextError, naming, one_line, raised_as_text_error, shown
+from .files import file_in, has, parse_object, read_object, read_text
 from .framing import Frame, bert_frame, framed, framing
 from .library import add_tokens, byte_level_bpe, check_id, check_vocabulary, mark_as_control
 from .llama2c import BOS, EOS, read_llama2c
@@ -35,13 +35,18 @@ def read_folder(path: str | os.PathLike[str]) -> Built:
     folder = Path(path)
     if not folder.is_dir():
         raise TextError(f"{folder}: expected a folder with a tokenizer's files")
-    config = read_object(folder / "tokenizer_config.json")
-    whole = folder / "tokenizer.json"
-    if whole.exists():
+    with naming(folder):
+        return _read_folder(folder)
+
+
+def _read_folder(folder: Path) -> Built:
+    config = read_object(file_in(folder, "tokenizer_config.json"))
+    if has(folder, "tokenizer.json"):
+        whole = file_in(folder, "tokenizer.json")
         library, frame = read_library(read_text(whole), str(whole))
-    elif (folder / "tokenizer.model").exists():
+    elif has(folder, "tokenizer.model"):
         return read_pieces(folder, config)
-    elif (folder / "source.spm").exists():
+    elif has(folder, "source.spm"):
         return read_marian(folder, config)
     else:
         library, frame = read_parts(folder, config), None
@@ -55,7 +60,7 @@ def read_folder(path: str | os.PathLike[str]) -> Built:
 def read_pieces(folder: Path, config: dict[str, object]) -> Built:
     """The tokenizer of a folder with tokenizer.model. BOS is put first unless the folder says otherwise, as Llama's
     own readers do; the model itself does not say."""
-    file = read_sentencepiece(folder / "tokenizer.model")
+    file = read_sentencepiece(file_in(folder, "tokenizer.model"))
     model = file.model.with_tokens(tokens_of(folder, config), str(folder))
     legacy = flag(config, "legacy", "tokenizer_config.json")
     prefix = flag(config, "add_prefix_space", "tokenizer_config.json")
@@ -71,9 +76,10 @@ def read_marian(folder: Path, config: dict[str, object]) -> Built:
     """The tokenizer of a folder with source.spm and vocab.json: texts to translate, with EOS after them."""
     if flag(config, "separate_vocabs", "tokenizer_config.json"):
         raise TextError(f"{folder}: separate_vocabs: two vocabularies cannot be read here")
-    vocabulary = parse_object(read_text(folder / "vocab.json"), folder / "vocab.json")
-    check_vocabulary(vocabulary, folder / "vocab.json")
-    model = read_sentencepiece(folder / "source.spm").model
+    path = file_in(folder, "vocab.json")
+    vocabulary = parse_object(read_text(path), path)
+    check_vocabulary(vocabulary, path)
+    model = read_sentencepiece(file_in(folder, "source.spm")).model
     coder = MarianCoder(model, vocabulary, str(folder))  # type: ignore[arg-type]
     settings = settings_of(folder, config, coder)
     return coder, framed(settings, Frame(closing=settings.eos_ids[:1]))
@@ -130,8 +136,8 @@ def read_library(source: str, where: str) -> tuple[tokenizers.Tokenizer, Frame]:
 
 def read_parts(folder: Path, config: Mapping[str, object]) -> tokenizers.Tokenizer:
     """The tokenizer of a folder without tokenizer.json, whose class tells how text is cut into words."""
-    pair = next((pair for pair in VOCAB_MERGES if all((folder / name).exists() for name in pair)), None)
-    if pair is None and (folder / "vocab.txt").exists():
+    pair = next((pair for pair in VOCAB_MERGES if all(has(folder, name) for name in pair)), None)
+    if pair is None and has(folder, "vocab.txt"):
         return read_vocab_txt(folder, config)
     if pair is None:
         raise TextError(f"{folder}: expected {FORMS}, but found none of them")
@@ -144,7 +150,7 @@ def read_parts(folder: Path, config: Mapping[str, object]) -> tokenizers.Tokeniz
     prefix = flag(config, "add_prefix_space", "tokenizer_config.json") or False
     is_qwen = kind == "Qwen2Tokenizer"
     rule = pre_tokenizer(rule_named("qwen2")) if is_qwen else ByteLevel(add_prefix_space=prefix)
-    library = bpe_from_files(folder / pair[0], folder / pair[1], rule)
+    library = bpe_from_files(file_in(folder, pair[0]), file_in(folder, pair[1]), rule)
     if is_qwen:
         library.normalizer = normalizers.NFC()
     return library

@@ -8,7 +8,7 @@ from tokenizers import AddedToken
 
 from .coder import Coder
 from .errors import TextError, one_line, shown
-from .files import read_object, read_text
+from .files import file_in, has, read_object, read_text
 from .settings import Settings, id_list
 from .template import ChatTemplate
 
@@ -28,7 +28,7 @@ USUAL = {
 
 def said_in(folder: Path, config: Mapping[str, object]) -> dict[str, object]:
     """What the folder names: special_tokens_map.json, and tokenizer_config.json, whose word is the last."""
-    return read_object(folder / "special_tokens_map.json") | dict(config)
+    return read_object(file_in(folder, "special_tokens_map.json")) | dict(config)
 
 
 def texts_in(said: Mapping[str, object]) -> dict[str, str]:
@@ -56,7 +56,7 @@ def settings_of(folder: Path, config: Mapping[str, object], coder: Coder, own: S
         named = settings_with({name.removesuffix("_token"): id for name, id in ids.items()})
         unsaid = () if own is None else tuple(field for name, field in OWN.items() if name not in said)
         settings = replace(named, **{field: getattr(own, field) for field in unsaid})
-    generation = folder / "generation_config.json"
+    generation = file_in(folder, "generation_config.json")
     ends = id_list(read_object(generation).get("eos_token_id"), f"{generation}: eos_token_id")
     template = template_of(folder, config, texts)
     return replace(settings, eos_ids=tuple(dict.fromkeys(settings.eos_ids + ends)), chat_template=template)
@@ -79,7 +79,7 @@ def settings_with(ids: Mapping[str, int | None]) -> Settings:
 def tokens_of(folder: Path, config: Mapping[str, object]) -> dict[int, AddedToken]:
     """The tokens, by id, that stand beside the vocabulary: in tokenizer_config.json and in added_tokens.json."""
     tokens: dict[int, AddedToken] = {}
-    for text, id in read_object(folder / "added_tokens.json").items():
+    for text, id in read_object(file_in(folder, "added_tokens.json")).items():
         if type(id) is not int or id < 0:
             raise TextError(f"{folder / 'added_tokens.json'}: expected ids of tokens, got {one_line(id, 60)}")
         tokens[id] = AddedToken(text, normalized=False)
@@ -120,9 +120,8 @@ def further_tokens(said: Mapping[str, object]) -> list[str]:
 
 def template_of(folder: Path, config: Mapping[str, object], texts: Mapping[str, str]) -> ChatTemplate | None:
     """The chat template: chat_template.jinja, or the entry of tokenizer_config.json, of several the default one."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        return ChatTemplate(read_text(path), texts)
+    if has(folder, "chat_template.jinja"):
+        return ChatTemplate(read_text(file_in(folder, "chat_template.jinja")), texts)
     source = config.get("chat_template")
     if isinstance(source, list):
         named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}

@@ -10,7 +10,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from .errors import TextError, one_line, raised_as_text_error, shown
-from .files import read_text
+from .files import file_in, read_text
 from .library import check_vocabulary, mark_as_control
 from .settings import flag
 
@@ -38,7 +38,7 @@ def read_vocab_txt(folder: Path, config: Mapping[str, object]) -> tokenizers.Tok
         strip_accents=flag(config, "strip_accents", where),
         lowercase=True if lower is None else lower,
     )
-    tokens = read_text(folder / "vocab.txt").removesuffix("\n").split("\n")
+    tokens = read_text(file_in(folder, "vocab.txt")).removesuffix("\n").split("\n")
     unknown = config.get("unk_token", "[UNK]")
     text = unknown.get("content") if isinstance(unknown, dict) else unknown
     return wordpiece(tokens, rules, str(text), str(folder / "vocab.txt"))
