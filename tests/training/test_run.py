@@ -158,6 +158,30 @@ def test_the_curve_is_a_picture(settings):
     assert len(data) > 5000
 
 
+def test_tensorboards_files_hold_every_measure(settings, monkeypatch):
+    """Against a writer that only remembers: the package is not among those that tests need."""
+    told, begun = [], []
+
+    class Writer:
+        def __init__(self, folder, since):
+            begun.append((folder.name, since))
+
+        def add_scalar(self, name, value, step):
+            told.append((step, name, value))
+
+        def close(self):
+            begun.append("closed")
+
+    monkeypatch.setattr(recording, "_board", Writer)
+    monkeypatch.setattr("pellucid.training.run_folder.has_board", lambda: True)
+    watch = {"depth": lambda transformer: {"first": 2.0}}
+    reports = list(Run(settings("a", "log.tensorboard=true", "log.watch_every=12"), watches=watch))
+    assert begun == [("tensorboard", 0), "closed"]
+    assert [value for _, name, value in told if name == "loss"] == [report.record.loss for report in reports]
+    assert [step for step, name, _ in told if name == "validation"] == [3, 7, 11]
+    assert (11, "depth/first", 2.0) in told
+
+
 def test_without_matplotlib_there_is_no_curve(settings, monkeypatch):
     monkeypatch.setattr(recording, "can_draw", lambda: False)
     run = Run(settings("a", "log.curve=true", "steps=2"))

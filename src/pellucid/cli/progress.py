@@ -19,10 +19,13 @@ def bars() -> Iterator[Task]:
         from rich.console import Console
         from rich.progress import Progress
 
-        shown = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+        # What is printed meanwhile stands above the bar, on a terminal; what goes to a file must not be led there.
+        above = sys.stdout.isatty()
+        bar = Progress(console=Console(stderr=True), transient=True, redirect_stdout=above, redirect_stderr=above)
+        shown = stack.enter_context(bar)
 
         def begin(what: str, size: int | None) -> Advance:
-            bar = shown.add_task(what, total=size)
-            return lambda done: shown.advance(bar, done)
+            begun = shown.add_task(what, total=size)
+            return lambda done: shown.advance(begun, done)
 
         yield begin
