@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import pellucid
-from pellucid.front import Model, end_ids
+from pellucid.front import Model
 from pellucid.model.config import Config, Init, RMSNorm, SwiGLU
 from pellucid.model.rotary import DynamicNTK, Rotary
+from pellucid.weights.checkpoint import end_ids
 from tiny import build, tiny_gpt2, with_encoder
 
 
@@ -243,3 +244,10 @@ def test_each_text_of_an_encoder_decoder_needs_a_source_of_its_own():
         model.trace([[1, 2], [3, 4]], source=[3])
     stream = model.transformer.encode(torch.tensor([[3, 4]])).stream
     torch.testing.assert_close(model.embed([3, 4])[0], stream[0].mean(0))
+
+
+def test_heads_are_the_report_card_of_the_model():
+    model = Model(build(Config(50, 40, 1, 12, 2, init=Init(0.4))))
+    card = model.heads(sequences=2)
+    assert len(card.kinds) == 1
+    assert len(card.kinds[0]) == 2

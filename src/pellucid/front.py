@@ -14,9 +14,11 @@ from .generation.choose import row_seeds
 from .generation.options import with_options
 from .generation.prompts import Prompt, is_one, pad_right
 from .inside.edits import Edit
+from .inside.grading import report_card
 from .inside.plan import plan
 from .inside.reading import chain
 from .inside.recorder import Recorder
+from .inside.report_card import ReportCard
 from .inside.rerun import made_with
 from .inside.trace import Trace, recorded, trace
 from .model.budget import Budget, budget
@@ -27,6 +29,7 @@ from .model.transformer import Transformer
 from .text import Tokenizer
 from .text.finding import find_tokenizer
 from .views.table import Table
+from .weights.checkpoint import end_ids
 from .weights.loading import load_checkpoint
 
 
@@ -202,6 +205,10 @@ class Model:
         watch = Watch(self._looks())
         return stream(self.transformer, self.tokenizer, start, settings, watch, source[0] if source else None)
 
+    def heads(self, **options: Any) -> ReportCard:
+        """What kind each head is, every score beside what chance would give; `options` as `report_card` has them."""
+        return report_card(self.transformer, self.tokenizer, **options)
+
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """A conversation as the model was taught to read it, up to where its answer begins."""
         return self._words().encode_chat(messages)
@@ -262,14 +269,13 @@ class Model:
 
     def _answers(self, prompt: str | Sequence[Any] | Tensor) -> Any:
         """Texts of a decoder with an encoder as it writes them, after the start id and with no end; ids as they are."""
-        if isinstance(prompt, Tensor):
-            return prompt
-        if isinstance(prompt, str):
-            if self.start_id is None:
-                raise ValueError(f"{self.name} does not say which id its answers begin with: give ids")
-            ids = self.encode(prompt)
-            return [self.start_id, *(ids[:-1] if ids and ids[-1] in self._words().eos_ids else ids)]
-        return prompt if is_one(prompt) else [self._answers(each) for each in prompt]
+        if not isinstance(prompt, str):
+            one = isinstance(prompt, Tensor) or is_one(prompt)
+            return prompt if one else [self._answers(each) for each in prompt]
+        if self.start_id is None:
+            raise ValueError(f"{self.name} does not say which id its answers begin with: give ids")
+        ids = self.encode(prompt)
+        return [self.start_id, *(ids[:-1] if ids and ids[-1] in self._words().eos_ids else ids)]
 
     def _asked(self, prompts: list[Any]) -> tuple[list[Any], list[Any] | None]:
         """What is continued, and what an encoder reads first: an encoder-decoder's prompt is its source text."""
@@ -292,9 +298,3 @@ def load(
     tokenizer = find_tokenizer(found.folder, found.tokenizer_file, found.gguf_metadata)
     ends, start = end_ids(found.generation), found.generation.get("decoder_start_token_id")
     return Model(found.transformer, tokenizer, os.fspath(name), ends, start)
-
-
-def end_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
-    """The end-of-text ids that a checkpoint's own settings name: none, one, or a list."""
-    found = settings.get("eos_token_id")
-    return tuple(found) if isinstance(found, list) else () if found is None else (found,)

@@ -64,3 +64,9 @@ def naming(path: Path) -> Iterator[None]:
         if isinstance(error, CheckpointError) and re.search(rf"(^|of ){re.escape(str(path))}[:/\\]", str(error)):
             raise
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def end_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """The end-of-text ids that a checkpoint's own settings name: none, one, or a list."""
+    found = settings.get("eos_token_id")
+    return tuple(found) if isinstance(found, list) else () if found is None else (found,)
