@@ -193,7 +193,7 @@ def test_the_published_config():
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder=True is not supported"),
         ({"architectures": ["BertForSequenceClassification"]}, "BertForSequenceClassification"),
-        ({"hidden_act": "silu"}, "hidden_act='silu' is not known"),
+        ({"hidden_act": "mish"}, "hidden_act='mish' is not known"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ({"embedding_size": 8}, "unknown fields.*embedding_size=8"),
     ],

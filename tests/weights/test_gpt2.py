@@ -138,7 +138,7 @@ def test_the_published_config():
         ({"is_encoder_decoder": True}, "is_encoder_decoder=True"),
         ({"n_ctx": 8}, "n_ctx=8"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"activation_function": "swish"}, "activation_function='swish'"),
+        ({"activation_function": "mish"}, "activation_function='mish'"),
         ({"attention_window": 4}, "unknown fields.*attention_window=4"),
         ({"architectures": ["GPT2ForTokenClassification"]}, "GPT2ForTokenClassification"),
         ({"n_layer": 10**9, "scale_attn_by_inverse_layer_idx": True}, "n_layer must be at most 10000"),

@@ -130,7 +130,7 @@ def test_records():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"hidden_act": "silu"}, "hidden_act='silu' is not known"),
+        ({"hidden_act": "mish"}, "hidden_act='mish' is not known"),
         ({"rotary_pct": 0.5, "rope_parameters": {"partial_rotary_factor": 0.25}}, "differs from rotary_pct=0.5"),
         ({"rotary_pct": 0.4}, "must be even"),
         ({"architectures": ["GPTNeoXForSequenceClassification"]}, "GPTNeoXForSequenceClassification"),

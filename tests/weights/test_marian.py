@@ -1,5 +1,7 @@
 """The 2017 form on disk, held against Hugging Face's MarianMTModel on tiny random models."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MarianConfig, MarianMTModel
 
-from pellucid.model.config import Relu
+from pellucid.model.config import Relu, Silu
 from pellucid.weights.errors import CheckpointError
 from pellucid.weights.loading import load_checkpoint
-from pellucid.weights.marian import read_config
+from pellucid.weights.marian import read_config, write_config
 from twins import EXACT, LEFT, RIGHT, SINGLE, assert_twins, drawn, edited, opened
 
 SIZES = {
@@ -64,6 +66,8 @@ def assert_same_logits(hf: MarianMTModel, tolerance: float) -> None:
         {},
         {"scale_embedding": False},
         {"activation_function": "gelu"},
+        {"activation_function": "swish"},
+        {"activation_function": "silu", "scale_embedding": False},
         {"share_encoder_decoder_embeddings": False},
         {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 29},
     ],
@@ -131,10 +135,40 @@ def test_records():
     assert generation["decoder_start_token_id"] == 0
 
 
+def test_a_published_translation_model():
+    """The config.json of Helsinki-NLP/opus-mt-en-de, without its labels."""
+    text = """{"activation_dropout": 0.0, "activation_function": "swish", "add_bias_logits": false,
+        "add_final_layer_norm": false, "architectures": ["MarianMTModel"], "attention_dropout": 0.0,
+        "bad_words_ids": [[58100]], "bos_token_id": 0, "classif_dropout": 0.0, "classifier_dropout": 0.0,
+        "d_model": 512, "decoder_attention_heads": 8, "decoder_ffn_dim": 2048, "decoder_layerdrop": 0.0,
+        "decoder_layers": 6, "decoder_start_token_id": 58100, "decoder_vocab_size": 58101, "dropout": 0.1,
+        "encoder_attention_heads": 8, "encoder_ffn_dim": 2048, "encoder_layerdrop": 0.0, "encoder_layers": 6,
+        "eos_token_id": 0, "forced_eos_token_id": 0, "gradient_checkpointing": false, "init_std": 0.02,
+        "is_encoder_decoder": true, "max_length": 512, "max_position_embeddings": 512, "model_type": "marian",
+        "normalize_before": false, "normalize_embedding": false, "num_beams": 6, "num_hidden_layers": 6,
+        "pad_token_id": 58100, "scale_embedding": true, "share_encoder_decoder_embeddings": true,
+        "static_position_embeddings": true, "transformers_version": "4.22.0.dev0", "use_cache": true,
+        "vocab_size": 58101}"""
+    config, generation = read_config(json.loads(text), "here")
+    assert (config.activation, config.encoder.activation, config.d_ff) == (Silu(), Silu(), 2048)
+    assert (generation["forced_eos_token_id"], generation["bad_words_ids"]) == (0, [[58100]])
+    assert write_config(config)["activation_function"] == "silu"
+    assert read_config(config_json(**write_config(config)), "here")[0] == config
+
+
+def test_answers_that_begin_with_no_id_of_the_vocabulary(tmp_path):
+    tiny().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 23}')
+    with pytest.raises(CheckpointError, match=r"generation_config.json: decoder_start_token_id .* below 23, got 23"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 22}')
+    assert load_checkpoint(tmp_path).generation["decoder_start_token_id"] == 22
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"activation_function": "swish"}, "activation_function='swish' is not known, only gelu, .*relu"),
+        ({"activation_function": "mish"}, "activation_function='mish' is not known, only gelu, .*relu"),
         ({"normalize_before": True}, "normalize_before=True is not supported"),
         ({"normalize_embedding": True}, "normalize_embedding=True is not supported"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False is not supported"),

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import CheckpointError
-from .files import shown
+from .files import shorter, shown
 
 MOST_LAYERS = 10_000  # ten times the deepest in print (DeepNet, 2022); lists with an item for each stay short
 _MOST = 2**31 - 1  # no size or length in use comes near it, and a product of two still fits 64 bits
+_LISTED = 20  # fields in one message
 _WHOLE, _NUMBER, _FLAG, _TEXT, _NUMBERS = "a whole number", "a number", "true or false", "a text", "a list of numbers"
 
 
@@ -95,8 +96,9 @@ class Fields:
     def close(self) -> None:
         """Refuse the fields that nobody took: ignoring one could silently change what the model computes."""
         if self._left:
-            listed = ", ".join(f"{name}={shown([value])}" for name, value in sorted(self._left.items()))
-            raise self.error(f"unknown fields that might change the model: {listed}")
+            listed = [f"{shorter(name)}={shown([value])}" for name, value in sorted(self._left.items())]
+            more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+            raise self.error(f"unknown fields that might change the model: {', '.join(listed[:_LISTED])}{more}")
 
     def _take(self, name: str, kind: str, default: Any) -> Any:
         value = self._left.pop(name, None)

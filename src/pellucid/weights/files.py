@@ -93,6 +93,11 @@ def shown(values: Iterable[object], most: int = 5) -> str:
     return ", ".join(texts) + (f" and {len(values) - most} more" if len(values) > most else "")
 
 
+def shorter(name: str, most: int = 80) -> str:
+    """A name without quotes, cut if it is long."""
+    return name if len(name) <= most else f"{name[: most // 2]}...{name[-most // 2 :]}"
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename inside `folder` last through a power cut, where the system can."""
     if os.name == "posix":

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..model.config import Config, RMSNorm, SwiGLU
 from ..model.rotary import Linear, Llama3, LongRope, Rotary, Scaling, Yarn, frequencies
 from .fields import Fields
+from .files import shown
 from .gguf_file import GGUF
 from .gguf_form import Form, own_fields, size_fields, sizes, vocab_size
 from .names import TOKENS, UNEMBED, Entry, Layout
@@ -139,7 +140,7 @@ def _scaling(fields: Fields, context_length: int) -> Scaling | None:
     if kind == "linear" or (kind == "none" and old != 1.0):
         return Linear(factor)
     if kind != "none":
-        raise fields.error(f"rope scaling {kind!r} is not known, only none, linear, yarn")
+        raise fields.error(f"rope scaling {shown([kind])} is not known, only none, linear, yarn")
     return None
 
 

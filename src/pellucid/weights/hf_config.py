@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.config import Activation, Config, Gelu, GeluTanh, Init, Relu, SwiGLU
+from ..model.config import Activation, Config, Gelu, GeluTanh, Init, Relu, Silu, SwiGLU
 from .fields import Fields
+from .files import shown
 
 # Plain activations under their names there; the first name of a record is the one that is written.
 _ACTIVATIONS: Mapping[str, Activation] = {
@@ -13,6 +14,8 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "relu": Relu(),
     "gelu_pytorch_tanh": GeluTanh(),
     "gelu_fast": GeluTanh(),
+    "silu": Silu(),
+    "swish": Silu(),
 }
 
 # Settings of how text is generated; older files keep them in config.json. They go to the decoder, not to the model.
@@ -44,7 +47,7 @@ def take_common(fields: Fields, architectures: tuple[str, ...], encoder_decoder:
     named = fields.collect("architectures").get("architectures") or []
     for architecture in named if isinstance(named, list) else [named]:
         if architecture not in architectures:
-            raise fields.error(f"architecture {architecture!r} is not known, only {', '.join(architectures)}")
+            raise fields.error(f"architecture {shown([architecture])} is not known, only {', '.join(architectures)}")
     fields.ignore("model_type", *_BOOKKEEPING)
     fields.only("is_encoder_decoder", encoder_decoder)
     for name in ("tie_encoder_decoder", "add_cross_attention"):
@@ -59,7 +62,7 @@ def take_activation(fields: Fields, name: str, default: str) -> Activation:
     """A plain activation. Raises CheckpointError for one that is not known, and for gated ones."""
     named = fields.text(name, default)
     if named not in _ACTIVATIONS:
-        raise fields.error(f"{name}={named!r} is not known, only {', '.join(_ACTIVATIONS)}")
+        raise fields.error(f"{name}={shown([named])} is not known, only {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[named]
 
 

@@ -95,8 +95,8 @@ def _family(values: Mapping[str, Any], folder: Path) -> Family:
                 return family
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise CheckpointError(
-            f"{folder}: model_type {kind!r} (architectures {architectures}) is not one that is read here: "
-            f"{', '.join(FAMILIES)}"
+            f"{folder}: model_type {shown([kind])} (architectures {shown([architectures])}) is not one that is read "
+            f"here: {', '.join(FAMILIES)}"
         )
     return FAMILIES[kind]
 

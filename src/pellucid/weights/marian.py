@@ -1,7 +1,7 @@
 """The 2017 Transformer on disk, as Marian's models are (Hugging Face's MarianMTModel): an encoder and a decoder.
 
-Sines and cosines stand in halves, norms after the sums, every matrix has a bias, and so have the logits. The activation
-that the published translation models use (swish) is none of the 2017 paper's, and is refused.
+Sines and cosines stand in halves, norms after the sums, every matrix has a bias, and so have the logits. The published
+translation models' activation is swish (SiLU) where the paper's is ReLU.
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,7 @@ from torch import Tensor
 from ..model.config import Config
 from ..model.transformer import Transformer
 from .errors import CheckpointError
+from .files import shown
 from .names import TOKENS, UNEMBED, Layout, part_of, plan, rows
 from .release import release
 
@@ -16,7 +17,9 @@ def precision(dtype: torch.dtype | str | None) -> torch.dtype | None:
     """A dtype from its name; None stays None. Raises CheckpointError for one that a model cannot run in."""
     named = PRECISIONS.get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
     if dtype is not None and named not in PRECISIONS.values():
-        raise CheckpointError(f"dtype must be one of {', '.join(PRECISIONS)} or None (the file's own), got {dtype!r}")
+        raise CheckpointError(
+            f"dtype must be one of {', '.join(PRECISIONS)} or None (the file's own), got {shown([dtype])}"
+        )
     return named
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ..model.config import Config
 from ..model.rotary import DynamicNTK, Linear, Llama3, LongRope, Rotary, Scaling, Yarn
 from .fields import Fields
+from .files import shown
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _kind(inner: Fields) -> str:
     old = inner.text("type", "")
     new = inner.text("rope_type", old or "default")
     if old and new != old:
-        raise inner.error(f"rope_type={new!r} differs from type={old!r}")
+        raise inner.error(f"rope_type={shown([new])} differs from type={shown([old])}")
     return new
 
 
@@ -110,7 +111,7 @@ def _scaling(kind: str, inner: Fields, original: int, context_length: int) -> Sc
             return _yarn(inner, original, context_length)
         case "longrope":
             return _longrope(inner, original, context_length)
-    raise inner.error(f"rope type {kind!r} is not known, only default, linear, dynamic, llama3, yarn, longrope")
+    raise inner.error(f"rope type {shown([kind])} is not known, only default, linear, dynamic, llama3, yarn, longrope")
 
 
 def _yarn(inner: Fields, original: int, context_length: int) -> Yarn:
