@@ -57,11 +57,20 @@ def table(name: str, config: "Config", found: "tuple[Site, ...]", length: int, f
         rows += _folded(folded, config, length)
         folded = []
         axes = " ".join(site.axes[1:])
-        rows.append((site.name, site.symbol, site.formula, axes, unit(site.bytes(config, length))))
+        rows.append((site.name, site.symbol, _short(site), axes, unit(site.bytes(config, length))))
     total = sum(site.bytes(config, length) for site in found)
     rows.append(("= all", None, None, None, unit(total)))
     title = f"{len(found)} sites of {name} at {length} tokens"
-    return Table(title, ("site", "symbol", "formula", "shape", "bytes"), tuple(rows), _axes(config, length))
+    note = _axes(config, length)
+    if config.encoder is not None:
+        note += "\nNames in a formula are of the same side, encoder or decoder, as the site."
+    return Table(title, ("site", "symbol", "formula", "shape", "bytes"), tuple(rows), note)
+
+
+def _short(site: "Site") -> str:
+    """The formula, in which names leave out the side that the site's own name says."""
+    side = site.name.partition(".")[0]
+    return site.formula.replace(f"{side}.", "") if side in ("encoder", "decoder") else site.formula
 
 
 def _is_last(site: "Site", config: "Config") -> bool:

@@ -1,9 +1,11 @@
 """Every value of a forward pass by name: one name per value, one list, in the order the data flows."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+from re import Match
 
 from .config import Config, LayerNorm, Learned, MaskedLanguage, Parallel, PostNorm, Rotary, SwiGLU
 
@@ -58,8 +60,18 @@ def sites(config: Config) -> tuple[Site, ...]:
     """All sites of a transformer of this shape; those of an encoder first."""
     if config.encoder is None:
         return tuple(_sites(config))
-    encoder = (replace(site, name=f"encoder.{site.name}") for site in _sites(config.encoder))
-    return (*encoder, *(replace(site, name=f"decoder.{site.name}") for site in _sites(config)))
+    return (*_sided("encoder.", _sites(config.encoder)), *_sided("decoder.", _sites(config)))
+
+
+def _sided(side: str, found: Iterable[Site]) -> list[Site]:
+    """Sites of one side of an encoder-decoder: its name is put before theirs, in formulas too."""
+    own = list(found)
+    names = {site.name for site in own}
+
+    def whole(word: Match[str]) -> str:
+        return f"{side}{word[0]}" if word[0] in names else word[0]
+
+    return [replace(site, name=side + site.name, formula=re.sub(r"[\w.]+", whole, site.formula)) for site in own]
 
 
 def _sites(config: Config) -> Iterator[Site]:
