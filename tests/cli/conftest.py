@@ -61,6 +61,45 @@ def _tokenizer(transformers):
     return fast
 
 
+@pytest.fixture(scope="session")
+def masked(tmp_path_factory):
+    """A tiny random BERT, as Hugging Face makes it, its words, and the folder that it was saved in."""
+    import torch
+    import transformers
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "is", "the", "of", "france", "capital"]
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+    shape = transformers.BertConfig(vocab_size=len(words), **sizes, max_position_embeddings=32, initializer_range=0.3)
+    model = transformers.BertForMaskedLM(shape).eval()
+    folder = tmp_path_factory.mktemp("masked")
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    return model, words, str(folder)
+
+
+@pytest.fixture(scope="session")
+def translating(tmp_path_factory):
+    """The folder of a tiny random Marian, as Hugging Face makes it."""
+    import transformers
+
+    import spm
+
+    folder, words = tmp_path_factory.mktemp("translating"), spm.trained("unigram", vocab_size=120, byte_fallback=False)
+    pieces = spm.processor(words)
+    tokens = ["</s>", *(pieces.id_to_piece(id) for id in range(pieces.vocab_size())), "<pad>"]
+    numbers = {token: id for id, token in enumerate(dict.fromkeys(tokens))}
+    for name in ("source.spm", "target.spm"):
+        (folder / name).write_bytes(words)
+    (folder / "vocab.json").write_text(json.dumps(numbers))
+    ends = {"pad_token_id": numbers["<pad>"], "decoder_start_token_id": numbers["<pad>"], "eos_token_id": 0}
+    sides = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    sizes = {"d_model": 24, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "max_position_embeddings": 32, **sides}
+    shape = transformers.MarianConfig(vocab_size=len(numbers), forced_eos_token_id=0, **ends, **sizes)
+    transformers.MarianMTModel(shape).eval().save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture
 def tiny(oracle):
     return oracle[2]

@@ -1,4 +1,5 @@
 import io
+import shutil
 import signal
 import sys
 
@@ -54,6 +55,15 @@ def test_answers_are_streamed_until_the_end(call, ask, typed, tiny, end):
 def test_nothing_said_is_an_empty_conversation(ask, typed, tiny):
     typed("")
     assert ask("chat", tiny)["messages"] == []
+
+
+def test_a_model_without_a_chat_template_says_so_before_the_first_line(call, typed, tiny, tmp_path):
+    shutil.copytree(tiny, tmp_path / "plain")
+    (tmp_path / "plain" / "chat_template.jinja").unlink()
+    typed("")
+    code, out, err = call("chat", tmp_path / "plain")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "has no chat template" in err
 
 
 def test_an_interrupt_ends_it_quietly(start, tiny):

@@ -1,4 +1,9 @@
 import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -42,6 +47,72 @@ def test_an_unknown_name_is_one_line_with_the_nearest(call, words):
     assert "gpt2" in one_line(call(*words))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["run", "", "x"], ["trace", " ", "x"], ["chat", ""], ["fill", "", "x"], ["params", ""], ["convert", "", "y"]],
+)
+def test_an_empty_name_is_not_the_current_folder(call, words):
+    assert "the model's name is empty" in one_line(call(*words))
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "gpt3-175b", "x"], ["convert", "gpt3-175b", "y"], ["fill", "gpt3-175b", "x"]]
+)
+def test_a_preset_has_no_weights(call, words):
+    assert "gpt3-175b is a preset, a shape without weights" in one_line(call(*words))
+
+
+def test_a_folder_named_as_a_preset_is_the_folder(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt3-175b").mkdir()
+    assert "config.json" in one_line(call("run", "gpt3-175b", "x"))
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_a_model_that_fills_masks_cannot_continue(call, masked, json):
+    assert "fills masks, and cannot continue a text: use pellucid fill" in one_line(call("run", masked[2], "is", *json))
+
+
+@pytest.mark.parametrize("words", [["run", "{}", "x"], ["explain", "{}", "x"], ["chat", "{}"], ["fill", "{}", "x"]])
+def test_a_model_without_a_tokenizer_says_what_one_is(call, tiny, tmp_path, words):
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(f"{tiny}/{name}", tmp_path)
+    said = one_line(call(*(word.format(tmp_path) for word in words)))
+    assert "has no tokenizer" in said
+    assert "tokenizer.json" in said
+    assert "vocab.txt" in said
+
+
+def test_a_layer_list_that_names_none_is_refused(call, tiny):
+    for text in ("0-99999999999", "1-0", ","):
+        one_line(call("trace", tiny, "x", "--layers", text))
+
+
+def closed(command, *arguments):
+    """The command in a shell that closes one of its streams."""
+    words = shlex.join([sys.executable, "-m", "pellucid", *arguments])
+    return subprocess.run(f"{words} {command}", shell=True, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("arguments", [("run", "{}", "-"), ("chat", "{}"), ("trace", "{}", "-")])
+def test_a_closed_stdin_is_one_line(tiny, arguments):
+    done = closed("<&-", *(word.format(tiny) for word in arguments))
+    assert "stdin is closed" in one_line((done.returncode, done.stdout, done.stderr))
+
+
+def test_a_closed_stdout_is_one_line(tiny):
+    for arguments in (("run", tiny, "x"), ("--help",)):
+        done = closed(">&-", *arguments)
+        assert "stdout is closed" in one_line((done.returncode, done.stdout, done.stderr))
+
+
+def test_a_closed_stderr_is_no_error(tiny):
+    done = closed("2>&-", "run", tiny, "the cat", "--max-new-tokens", "2")
+    assert (done.returncode, done.stderr, done.stdout[-1:]) == (0, "", "\n")
+    done = closed("2>&-", "run", tiny, "")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_a_file_that_is_no_model_is_one_line(call, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     one_line(call("params", tmp_path))
@@ -69,6 +140,40 @@ def test_an_error_of_the_system_is_one_line(call, monkeypatch):
 def test_an_interrupt_is_quiet(call, monkeypatch):
     monkeypatch.setattr(app, "fetch", failing(KeyboardInterrupt()))
     assert call("run") == (130, "", "")
+
+
+LOSING = """
+import os
+try:
+    os.kill(os.getpid(), {signal})
+    while True:
+        pass
+except KeyboardInterrupt:
+    pass
+"""
+
+
+def test_an_interrupt_that_an_import_would_lose_still_ends_it(tmp_path):
+    """Extensions swallow what is raised inside them while they are imported, or abort."""
+    (tmp_path / "losing.py").write_text(LOSING.format(signal=int(signal.SIGINT)))
+    check = "from pellucid.__main__ import watch_interrupts; watch_interrupts(); import losing; print('went on')"
+    done = subprocess.run(
+        [sys.executable, "-c", check],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_an_interrupt_while_text_is_made_ends_it_quietly(start, tiny):
+    process = start("run", tiny, "the cat", "--max-new-tokens", 60, "--temperature", 1)
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) in (130, 0)
+    assert process.stderr.read() == ""
 
 
 def test_an_error_of_the_program_keeps_its_traceback(monkeypatch):

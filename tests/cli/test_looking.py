@@ -1,4 +1,6 @@
+import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -111,3 +113,67 @@ def test_pictures_fit_80_columns_without_colours(call, tiny, words):
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out
     assert "\x1b" not in out
+
+
+def test_explain_looks_at_the_mask_where_masks_are_filled(masked, ask, call):
+    """The first of two masks, held against Hugging Face; the ledger names the token, and adds up to what it reads."""
+    model, words, folder = masked
+    text = "paris is [MASK] capital of [MASK]"
+    ids = [2, *(words.index(word) for word in text.split()), 3]
+    with torch.no_grad():
+        chances = model(torch.tensor([ids])).logits[0, 3].softmax(-1)
+    found = ask("explain", folder, text, "--top", 3)
+    assert found["position"] == 3
+    assert [row[2] for row in found["top"]["rows"]] == chances.topk(3).indices.tolist()
+    best = words[int(chances.argmax())]
+    assert found["ledger"]["head"]["of"] == f"final stream along the direction of {best}"
+    code, out, err = call("explain", folder, text, "--minus", "is")
+    assert (code, err) == (0, "")
+    assert out.startswith("[CLS] paris is » [MASK] « capital of [MASK] [SEP]\n")
+    assert f"along the direction of {best} minus is, by head" in out
+    assert ask("explain", folder, text, "--position", -1)["position"] == 7
+    assert ask("explain", folder, "paris is")["position"] == 3
+
+
+def test_explain_of_a_model_that_continues_looks_at_the_last_token(ask, tiny):
+    found = ask("explain", tiny, PROMPT)
+    assert found["position"] == len(found["tokens"]) - 1
+
+
+@pytest.mark.parametrize("words", [["trace"], ["explain"]])
+def test_an_encoder_needs_a_source(call, ask, translating, words):
+    code, out, err = call(*words, translating, "the cat")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--source TEXT" in err
+    assert ask(*words, translating, "the cat", "--source", "hello")["tokens"][0] == "<pad>"
+
+
+@pytest.mark.parametrize("words", [["trace"], ["explain"]])
+def test_an_empty_prompt_is_begun_as_run_begins_it(call, ask, tiny, tmp_path, words):
+    code, out, err = call(*words, tiny, "")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "the prompt is empty" in err
+    shutil.copytree(tiny, tmp_path / "begun")
+    settings = tmp_path / "begun" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"bos_token": "<|start|>"}))
+    assert ask(*words, tmp_path / "begun", "")["tokens"] == ["<|start|>"]
+    assert ask("run", tmp_path / "begun", "", "--max-new-tokens", 1)["prompt_ids"] == [0]
+
+
+def test_a_lone_star_is_every_site(ask, tiny):
+    found = ask("trace", tiny, PROMPT, "--sites", "*")["stages"]
+    assert [stage["site"] for stage in found] == [site["site"] for site in ask("sites", tiny)["sites"]]
+
+
+@pytest.mark.parametrize("option", ["--token", "--minus"])
+def test_a_token_of_bytes_that_are_no_text_is_refused(call, tiny, option):
+    code, out, err = call("explain", tiny, PROMPT, option, "\udcff")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{option} is not valid text" in err
+
+
+def test_a_source_of_bytes_that_are_no_text_is_refused(call, translating):
+    for name in ("trace", "explain"):
+        code, out, err = call(name, translating, "the cat", "--source", "\udcff")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "--source is not valid text" in err

@@ -58,6 +58,35 @@ def test_tables_of_shapes_fit_80_columns(call, name):
         assert "\x1b" not in out
 
 
+def test_the_names_of_both_sides_can_be_copied(ask, call):
+    """Formulas name the sites they read: in full, and in the table without the side that the site's name says."""
+    found = {site["site"]: site["formula"] for site in ask("sites", "transformer-base")["sites"]}
+    assert found["decoder.1.attention.sum"] == "decoder.1.stream + decoder.1.attention.update"
+    assert found["encoder.0.stream.mid"] == "LayerNorm(encoder.0.attention.sum)"
+    named = [word for formula in found.values() for word in re.findall(r"[a-z]*\.?\d+\.[a-z][\w.]*", formula)]
+    assert [word for word in named if word not in found] == []
+    assert len(named) > 12 * 8
+    code, out, _ = call("sites", "transformer-base", "--layers", "all")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert [name for name in found if f"\n{name} " not in out] == []
+    assert len(re.findall(r" {2}LayerNorm\(\n? *0\.attention\.sum\)", re.sub(r"(?m) +T D .*$", "", out))) == 2
+    assert "Names in a formula are of the same side" in out
+
+
+def test_counts_have_separators_throughout(call):
+    _, out, _ = call("params", "pythia-14m")
+    assert re.findall(r"(?<![\d,.])\d{4,}", out) == []
+    assert "198,272" in out  # 12 * 128^2 + 13 * 128, one block
+
+
+def test_an_unknown_shape_is_answered_with_the_nearest_of_presets_and_models(call):
+    code, out, err = call("params", "gpt3-175")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "the nearest are gpt3-175b" in err
+    assert "minilm" in call("sites", "minilmm")[2]
+
+
 @pytest.mark.parametrize(
     ("text", "layers"),
     [("0,1,4", [0, 1, 4]), ("1-3", [1, 2, 3]), ("all", [0, 1, 2, 3, 4]), ("3, 0-1,1", [0, 1, 3]), ("", [])],
@@ -66,7 +95,9 @@ def test_lists_of_layers(text, layers):
     assert layers_of(text, 5) == layers
 
 
-@pytest.mark.parametrize("text", ["5", "0-5", "-1", "x", "1-", "1-2-3"])
+@pytest.mark.parametrize(
+    "text", ["5", "0-5", "-1", "x", "1-", "1-2-3", "0-99999999999", "99999999999-0", "3-1", ",", "1,", " "]
+)
 def test_lists_of_layers_that_are_not(text):
     with pytest.raises(ValueError, match="layers"):
         layers_of(text, 5)

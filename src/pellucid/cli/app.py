@@ -66,6 +66,6 @@ def _top(
 ) -> None:
     """One readable transformer, and everything inside it.
 
-    MODEL is a known name (smollm2, gpt2), a folder, a .gguf file or a name on the Hugging Face hub. Every command takes
-    --json: one object on stdout, nothing else.
+    MODEL is a known name (smollm2, gpt2), a folder, a .gguf, .bin, .pt or mapping (.toml) file, or a name on the
+    Hugging Face hub. Every command takes --json: one object on stdout, nothing else.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import Json, MaxNewTokens, MinP, ModelName, Seed, Stop, Temperature, TopK, TopP
-from .talk import open_model, print_json
+from .talk import as_text, check_stdin, open_model, print_json
 
 if TYPE_CHECKING:
     from ..front import Model
@@ -35,7 +35,8 @@ def chat(
     Every line of stdin is a message, answered in the model's own chat template; the end of the input or /quit ends the
     conversation. With --json the whole conversation is printed when it has ended.
     """
-    opened = open_model(model)
+    messages = [{"role": "system", "content": as_text(system, "--system")}] if system is not None else []
+    opened = open_speaker(model)
     from ..generation.sampling import Sampling
 
     sampling = Sampling(
@@ -45,9 +46,8 @@ def chat(
         min_p=min_p,
         max_new_tokens=max_new_tokens,
         seed=seed,
-        stop=tuple(stop or ()),
+        stop=tuple(as_text(text, "--stop") for text in stop or ()),
     )
-    messages = [{"role": "system", "content": system}] if system is not None else []
     for line in lines():
         messages.append({"role": "user", "content": line})
         messages.append({"role": "assistant", "content": answer(opened, messages, sampling, quiet=as_json)})
@@ -55,8 +55,17 @@ def chat(
         print_json({"model": model, "messages": messages})
 
 
+def open_speaker(name: str) -> "Model":
+    """Load a model. Raises ValueError for one without a chat template."""
+    model = open_model(name)
+    if model.tokenizer is None or model.tokenizer.chat_template is None:
+        raise ValueError(f"{name} has no chat template: it was not made to talk; pellucid run continues a text with it")
+    return model
+
+
 def lines() -> Iterator[str]:
     """The user's messages: lines of stdin that are not blank, after a prompt where a person types them."""
+    check_stdin()
     typed = sys.stdin.isatty()
     if typed:
         import readline  # noqa: F401  (gives the prompt its line editing)

@@ -1,13 +1,14 @@
 """`pellucid explain`: why the next token is what it is."""
 
+from dataclasses import replace
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..views import Table, bar
-from .options import Json, ModelName, Position, Prompt, Source
-from .talk import open_model, print_json, read_prompt, trace_of
+from .options import Json, MaskOrLast, ModelName, Prompt, Source
+from .talk import as_text, open_model, print_json, read_prompt, trace_of
 
 if TYPE_CHECKING:
     from ..inside.ledger import Ledger
@@ -27,7 +28,7 @@ def explain(
     minus: Annotated[
         str | None, typer.Option("--minus", metavar="TEXT", help="Explain its lead over this token.")
     ] = None,
-    position: Position = -1,
+    position: MaskOrLast = None,
     source: Source = None,
     top: Annotated[int, typer.Option("--top", metavar="K", help="How many next tokens to show.")] = 5,
     entries: Annotated[int, typer.Option("--entries", metavar="N", help="How many entries of a ledger to show.")] = 15,
@@ -40,7 +41,11 @@ def explain(
     --json the ledgers hold every entry.
     """
     text = read_prompt(prompt)
-    trace = trace_of(open_model(model), text, source)
+    token = None if token is None else as_text(token, "--token")
+    minus = None if minus is None else as_text(minus, "--minus")
+    opened = open_model(model)
+    trace = trace_of(opened, text, source)
+    position = _usual_position(trace, opened.fills) if position is None else position
     ahead = trace.top(top, position=position)
     wanted = token if token is not None else ahead.column("id")[0]
     depths = trace.lens(wanted, position=position)
@@ -49,19 +54,38 @@ def explain(
     at = range(len(tokens))[position]
     if as_json:
         data = {"model": model, "prompt": text, "tokens": tokens, "position": at, "top": ahead.to_json()}
-        by = {way: found.to_json() for way, found in ledgers.items()}
-        print_json({**data, "lens": depths.to_json(), "ledger": by})
+        print_json({**data, "lens": depths.to_json(), "ledger": {way: each.to_json() for way, each in ledgers.items()}})
         return
-    shown = [with_bars(ahead, "probability"), lens_table(depths)]
-    shown += [ledger_table(found, entries) for found in ledgers.values()]
-    print(fill(f"{' '.join(tokens[: at + 1])} → ?", 80), *shown, fill(FROZEN, 80), sep="\n\n")
+    shown = [with_bars(ahead, "probability"), lens_table(depths), *(ledger_table(x, entries) for x in ledgers.values())]
+    print(fill(_asked(tokens, at, opened.fills), 80), *shown, fill(FROZEN, 80), sep="\n\n")
+
+
+def _usual_position(trace: "Trace", fills: bool) -> int:
+    """The first mask of a model that fills masks; else, or where there is none, the last token."""
+    mask = trace.tokenizer.mask_id if fills and trace.tokenizer is not None else None
+    ids = trace.ids[0].tolist()
+    return ids.index(mask) if mask in ids else len(ids) - 1
+
+
+def _asked(tokens: list[str], at: int, fills: bool) -> str:
+    """What is read before the token in question; the whole text, with its place marked, where both sides are read."""
+    if fills:
+        return " ".join([*tokens[:at], f"» {tokens[at]} «", *tokens[at + 1 :]])
+    return f"{' '.join(tokens[: at + 1])} → ?"
 
 
 def _ledger(trace: "Trace", token: "str | int", minus: str | None, by: str, position: int) -> "Ledger":
     """Of the logit, or behind a prediction head of the direction that it reads, the head's activation frozen."""
     if trace.transformer.head is None:
         return trace.ledger(token, minus, by, position=position)
-    return trace.ledger(direction=trace.direction(token, minus, position=position), by=by, position=position)
+    found = trace.ledger(direction=trace.direction(token, minus, position=position), by=by, position=position)
+    named = [_label(trace, each) for each in (token, minus) if each is not None]
+    return replace(found, title=f"final stream along the direction of {' minus '.join(named)}")
+
+
+def _label(trace: "Trace", token: "str | int") -> str:
+    identity = trace.id_of(token)
+    return str(identity) if trace.tokenizer is None else trace.tokenizer.labels([identity])[0]
 
 
 def with_bars(table: Table, column: str, width: int = BAR) -> Table:

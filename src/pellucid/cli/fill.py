@@ -7,7 +7,7 @@ import typer
 from ..views import Table
 from .explain import with_bars
 from .options import Json
-from .talk import open_model, print_json, read_prompt
+from .talk import check_name, open_model, print_json, read_prompt
 
 MODEL = "bert-base-uncased"
 
@@ -31,7 +31,7 @@ def fill(
         raise ValueError(f"expected a model's name and a text in quotes, got {len(words)} arguments")
     model, text = words if len(words) == 2 else (MODEL, words[0])
     text = read_prompt(text)
-    found = open_model(model).fill(text, top)
+    found = open_model(check_name(model)).fill(text, top)
     if as_json:
         print_json({"model": model, "prompt": text, **found.to_json()})
         return

@@ -39,7 +39,7 @@ def heads(
     head is named after what it does more than any head of the model would if it looked at random. With --json all
     scores of all heads, each with its null.
     """
-    opened = open_model(model)
+    opened = open_model(model, words=False)
     shown = layers_of(layers, opened.config.n_layers)
     with waiting(f"scoring {opened.config.n_layers * opened.config.n_heads} heads"):
         from ..inside.grading import report_card

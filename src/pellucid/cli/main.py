@@ -15,6 +15,8 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 def main() -> None:
     """Run the command that the process was started with, and exit."""
+    if sys.stdout is None:  # how Python has a stream that was closed before it started
+        sys.exit(_refuse("stdout is closed, and what is found goes there"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without block characters shows "?", it does not fail
@@ -42,7 +44,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _refuse(reason: str) -> int:
-    print("pellucid:", " ".join(reason.split()), file=sys.stderr)
+    if sys.stderr is not None:
+        print("pellucid:", " ".join(reason.split()), file=sys.stderr)
     return 2
 
 

@@ -4,12 +4,21 @@ from typing import Annotated
 
 import typer
 
+from .talk import check_name, check_not_empty
+
+FORMS = "known name, a folder, a .gguf, .bin, .pt or mapping (.toml) file, or a hub name"
 ModelName = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A known name, a folder, a .gguf file or a hub name.", show_default=False),
+    typer.Argument(metavar="MODEL", help=f"A {FORMS}.", callback=check_name, show_default=False),
 ]
 ShapeName = Annotated[
-    str, typer.Argument(metavar="NAME", help="A preset's name (gpt2-xl) or a model.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help=f"A preset's name (gpt2-xl), a {FORMS}.",
+        callback=check_not_empty,
+        show_default=False,
+    ),
 ]
 Prompt = Annotated[
     str,
@@ -26,6 +35,15 @@ Source = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Layers = Annotated[str, typer.Option("--layers", metavar="LIST", help="Layers to show in full: 0,1,29 or 3-5 or all.")]
 Position = Annotated[int, typer.Option("--position", metavar="N", help="The token to look at, from 0; -1 is the last.")]
+MaskOrLast = Annotated[
+    int | None,
+    typer.Option(
+        "--position",
+        metavar="N",
+        help="The token to look at, from 0; -1 is the last. [default: the last; where masks are filled the first mask]",
+        show_default=False,
+    ),
+]
 
 Temperature = Annotated[
     float, typer.Option("--temperature", metavar="X", help="0 takes the most probable token; above, tokens are drawn.")

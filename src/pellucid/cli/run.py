@@ -4,7 +4,7 @@ import sys
 from dataclasses import asdict
 
 from .options import Json, MaxNewTokens, MinP, ModelName, Prompt, Seed, Stop, Temperature, TopK, TopP
-from .talk import open_model, print_json, read_prompt
+from .talk import as_text, open_model, print_json, read_prompt
 
 
 def run(
@@ -25,6 +25,8 @@ def run(
     """
     text = read_prompt(prompt)
     opened = open_model(model)
+    if opened.fills:
+        raise ValueError(f"{model} fills masks, and cannot continue a text: use pellucid fill, with [MASK] in the text")
     from ..generation.sampling import Sampling
 
     sampling = Sampling(
@@ -34,7 +36,7 @@ def run(
         min_p=min_p,
         max_new_tokens=max_new_tokens,
         seed=seed,
-        stop=tuple(stop or ()),
+        stop=tuple(as_text(text, "--stop") for text in stop or ()),
     )
     if as_json:
         found = opened.generate(text, sampling)

@@ -24,12 +24,17 @@ def trace(
     sites: Annotated[
         list[str] | None,
         typer.Option(
-            "--sites", metavar="PATTERN", help="Only these sites; may be repeated: '5.attention.*'", show_default=False
+            "--sites",
+            metavar="PATTERN",
+            help="Only these sites, '5.attention.*' or all: '*'; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     position: Position = -1,
     source: Source = None,
-    values: Annotated[bool, typer.Option("--values", help="With --json, add every number at the position.")] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="With --json, add every number at the position; -inf is null.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show every stage of the forward pass.
