@@ -36,6 +36,14 @@ def test_misuse_is_one_line(call, arguments, said):
     assert said in one_line(call(*arguments))
 
 
+@pytest.mark.parametrize("name", ["~nouser/x", "x" * 5000])
+@pytest.mark.parametrize("words", [["run", "x"], ["params"]])
+def test_names_that_cannot_be_paths_are_refused_in_a_line(call, name, words):
+    err = one_line(call(words[0], name, *words[1:]))
+    assert "it cannot be the path of a file" in err
+    assert len(err) < 300
+
+
 @pytest.mark.parametrize("words", [["run", "smolm2", "x"], ["chat", "smolm2"], ["trace", "smolm2", "x"]])
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_an_unknown_model_is_one_line_with_the_nearest(call, words, json):

@@ -1,7 +1,6 @@
 """The shape that a name stands for: a preset's, or a model's own."""
 
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .talk import waiting
@@ -16,13 +15,13 @@ def shape(name: str) -> "Config":
     Raises ValueError with the nearest names for one that is like a preset's or a known model's and is neither.
     """
     with waiting(f"reading {name}"):
-        from ..weights.known import KNOWN
+        from ..weights.known import KNOWN, on_disk
         from ..weights.loading import load_checkpoint
         from ..weights.presets import PRESETS
 
         if name in PRESETS:
             return PRESETS[name]
-        if name not in KNOWN and "/" not in name and not Path(name).expanduser().exists():
+        if name not in KNOWN and "/" not in name and on_disk(name) is None:
             near = get_close_matches(name, dict.fromkeys([*PRESETS, *KNOWN]), n=5)
             if near:
                 raise ValueError(f"no preset or model {name!r}; the nearest are {', '.join(near)}")

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..views.table import plain
@@ -48,9 +47,9 @@ def check_not_empty(name: str) -> str:
 def check_name(name: str) -> str:
     """The model's name itself. Raises ValueError for an empty one, and for a preset, which has no weights."""
     check_not_empty(name)
-    from ..weights.known import KNOWN
+    from ..weights.known import KNOWN, on_disk
 
-    if name not in KNOWN and not Path(name).expanduser().exists():
+    if name not in KNOWN and on_disk(name) is None:
         from ..weights.presets import PRESETS
 
         if name in PRESETS:

@@ -50,20 +50,25 @@ def locate(name: str | Path) -> Path:
     What exists on disk comes first. A known model is taken from the installed package that holds it, else downloaded,
     with a progress bar, into the hub's cache. Raises CheckpointError, with the nearest names, for anything else.
     """
-    path = Path(name)
-    try:
-        path = path.expanduser()
-        if path.exists():
-            return path
-    except (OSError, RuntimeError) as error:  # a home that there is not; a name longer than any file's
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise CheckpointError(f"no model {shown([str(name)])}: it cannot be the path of a file ({reason})") from error
+    path = on_disk(name)
+    if path is not None:
+        return path
     known = KNOWN.get(str(name))
     if known is not None:
         return _packaged(known) or download(known.hub)
     if isinstance(name, str) and _is_hub_name(name):
         return download(name)
-    raise CheckpointError(f"no model {shown([str(name)])}: {_nearest(path)}")
+    raise CheckpointError(f"no model {shown([str(name)])}: {_nearest(Path(name).expanduser())}")
+
+
+def on_disk(name: str | Path) -> Path | None:
+    """What exists under that path, `~` being a home; None for nothing. Raises CheckpointError for what is no path."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError) as error:  # a name longer than any file's; a home that there is not
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CheckpointError(f"no model {shown([str(name)])}: it cannot be the path of a file ({reason})") from error
 
 
 def download(hub: str) -> Path:
