@@ -25,7 +25,7 @@ demo: $(VENV)/.run ## SmolLM2 says where Paris is, and shows what each layer had
 	$(BIN)/pellucid explain smollm2 "The capital of France is"
 
 test: lint ## lint, then every test, with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest --numprocesses=auto --cov --cov-report=term
 
 lint: $(VENV)/.dev ## style, format and types
 	$(BIN)/python -m ruff check
