@@ -19,7 +19,7 @@ def test_paris_is_explained(ask):
     assert len(found["lens"]["rows"]) == 31
     for ledger, entries in ((found["ledger"]["sublayer"], 61), (found["ledger"]["head"], 1 + 30 * 9 + 30)):
         assert len(ledger["entries"]) == entries
-        assert sum(entry["amount"] for entry in ledger["entries"]) == pytest.approx(ledger["logit"], abs=1e-4)
+        assert sum(entry["amount"] for entry in ledger["entries"]) == pytest.approx(ledger["value"], abs=1e-4)
 
 
 def test_its_parameters(ask):
