@@ -65,8 +65,8 @@ class Edit:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Edit":
         """An edit from its plain data. Raises EditError for a field or a kind that there is not."""
-        known = {*cls.__dataclass_fields__} - {"function", "whole"}
-        if unknown := sorted(set(data) - known - {"whole"}):
+        known = {*cls.__dataclass_fields__} - {"function"}
+        if unknown := sorted(set(data) - known):
             raise EditError(f"an edit has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
         if data.get("kind") not in KINDS or not isinstance(data.get("site"), str):
             raise EditError(f"an edit needs a site and a kind, one of {', '.join(KINDS)}, got {data.get('kind')!r}")

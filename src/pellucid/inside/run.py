@@ -120,7 +120,7 @@ class Run:
         return value
 
     def read(self, pattern: str) -> dict[str, Tensor]:
-        """Every site that a pattern names: `*` for any layer, `3-5.ffn.neurons` for a range of layers."""
+        """Every site that a pattern names: `*` for any layer, `3-5.ffn.neurons` for a range, `*` alone for all."""
         return {name: self[name] for name in select(pattern, self.names)}
 
     def columns(self, row: int = 0) -> list[int]:
