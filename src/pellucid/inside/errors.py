@@ -15,3 +15,7 @@ class LedgerError(ValueError):
 
 class EditError(ValueError):
     """An edit that makes no sense for this model, or that collides with another."""
+
+
+class MetricError(ValueError):
+    """A metric that does not give one number a row."""

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..model.flow import Memory, Pass
-from ..model.place import Place, row_of
+from ..model.place import Place, columns, row_of
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from .edits import Edit
@@ -168,6 +168,13 @@ class Run:
             memory = None if memory is None else memory.pick([row])
         looks = self.plan.looks(leave_out=state_sites(self.transformer))
         return Pass(place, self.transformer.rotation(place), looks=looks or None, memory=memory)
+
+    def logits_at(self, row: int, at: list[int]) -> Float[Tensor, "P V"]:
+        """The logits at some columns of a row, and no others; they are not computed for the rest."""
+        self._check(["final"])
+        here, state = self.present(row), self.states[-1][row : row + 1, at]
+        with self.precision.restored():
+            return self.transformer.logits(state, replace(here, place=columns(here.place, at), rotation=None))[0]
 
     def memory(self) -> Memory:
         """What a decoder attends to, if this is its encoder's trace."""

@@ -85,8 +85,13 @@ def narrowed(place: Place, real: Tensor, rows: Sequence[int]) -> tuple[Place, in
 
 def column(place: Place, index: int) -> Place:
     """The place of one column."""
-    real = None if place.real is None else place.real[:, index : index + 1]
-    return Place(place.positions[:, index : index + 1], real, place.end, place.length)
+    return columns(place, [index])
+
+
+def columns(place: Place, indexes: Sequence[int]) -> Place:
+    """The place of some of the columns, in this order."""
+    real = None if place.real is None else place.real[:, list(indexes)]
+    return Place(place.positions[:, list(indexes)], real, place.end, place.length)
 
 
 def pick(place: Place, rows: Sequence[int]) -> Place:
