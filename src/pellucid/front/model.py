@@ -9,28 +9,29 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .generation import Beams, Found, Generation, Piece, Sampling, Watch, embed, fill, generate, search, stream
-from .generation.choose import row_seeds
-from .generation.options import with_options
-from .generation.prompts import Prompt, is_one, pad_right
-from .inside.edits import Edit
-from .inside.grading import report_card
-from .inside.plan import plan
-from .inside.reading import chain
-from .inside.recorder import Recorder
-from .inside.report_card import ReportCard
-from .inside.rerun import made_with
-from .inside.trace import Trace, recorded, trace
-from .model.budget import Budget, budget
-from .model.config import Config
-from .model.flow import Looks
-from .model.sites import sites
-from .model.transformer import Transformer
-from .text import Tokenizer
-from .text.finding import find_tokenizer
-from .views.table import Table
-from .weights.checkpoint import end_ids
-from .weights.loading import load_checkpoint
+from ..generation import Beams, Found, Generation, Piece, Sampling, Watch, embed, fill, generate, search, stream
+from ..generation.choose import row_seeds
+from ..generation.options import with_options
+from ..generation.prompts import Prompt, is_one
+from ..inside.edits import Edit
+from ..inside.grading import report_card
+from ..inside.plan import plan
+from ..inside.reading import chain
+from ..inside.recorder import Recorder
+from ..inside.report_card import ReportCard
+from ..inside.rerun import made_with
+from ..inside.trace import Trace, recorded, trace
+from ..model.budget import Budget, budget
+from ..model.config import Config
+from ..model.flow import Looks
+from ..model.sites import sites
+from ..model.transformer import Transformer
+from ..text import Tokenizer
+from ..text.finding import find_tokenizer
+from ..views.table import Table
+from ..weights.checkpoint import end_ids
+from ..weights.loading import load_checkpoint
+from .prompting import Prompting
 
 
 class Model:
@@ -124,14 +125,14 @@ class Model:
         shape. An encoder-decoder reads `source`, one text for each prompt.
         """
         if self.transformer.encoder is not None:
-            prompt = self._answers(prompt)
-        ids, mask = self._batch(prompt, mask)
+            prompt = self._prompts.answers(prompt)
+        ids, mask = self._prompts.batch(prompt, mask)
         types = types if types is None or isinstance(types, Tensor) else torch.tensor(types)
         if self.transformer.encoder is None or source is None:
             if source is not None:
                 raise ValueError(f"{self.name} has no encoder: it takes no source text")
             return trace(self.transformer, ids, mask, self.tokenizer, types).edit(*self.edits)
-        encoder = trace(self.transformer.encoder, *self._batch(source), self.tokenizer)
+        encoder = trace(self.transformer.encoder, *self._prompts.batch(source), self.tokenizer)
         return trace(self.transformer, ids, mask, self.tokenizer, types, encoder).edit(*self.edits)
 
     @overload
@@ -170,7 +171,7 @@ class Model:
                 self._traced(each, replace(settings, seed=seed)) for each, seed in zip(prompts, seeds, strict=True)
             ]
         else:
-            starts, sources = self._asked(prompts)
+            starts, sources = self._prompts.asked(prompts)
             found = generate(self.transformer, self.tokenizer, starts, settings, Watch(self._looks()), sources)
         return found[0] if one else found
 
@@ -180,7 +181,7 @@ class Model:
             raise ValueError("beam search runs models without edits: generate decodes edited ones")
         settings = with_options(Beams() if settings is None else settings, options)
         settings = replace(settings, stop_ids=(*settings.stop_ids, *self._ends()))
-        starts, sources = self._asked([prompt])
+        starts, sources = self._prompts.asked([prompt])
         return search(self.transformer, self.tokenizer, starts, settings, sources)[0]
 
     def fill(self, text: str, k: int = 5) -> Table:
@@ -194,13 +195,13 @@ class Model:
 
         Of an encoder-decoder it is the encoder's stream.
         """
-        rows = [self._ids(text) for text in ([texts] if is_one(texts) else texts)]
+        rows = [self._prompts.ids(text) for text in ([texts] if is_one(texts) else texts)]
         reader = self.transformer.encoder or self.transformer
         return embed(reader, rows, pooling, unit, self._looks())
 
     def stream(self, prompt: Prompt, sampling: Sampling | None = None, **options: Any) -> Iterator[Piece]:
         """Continue a prompt, token by token."""
-        (start,), source = self._asked([prompt])
+        (start,), source = self._prompts.asked([prompt])
         settings = self._sampling(sampling, options)
         watch = Watch(self._looks())
         return stream(self.transformer, self.tokenizer, start, settings, watch, source[0] if source else None)
@@ -217,10 +218,12 @@ class Model:
         shape = f"{self.config.n_layers} layers, width {self.config.d_model}, {self.budget().total:,} parameters"
         return f"Model({self.name}: {shape}, {self.transformer.W_U.dtype}, {self.device})"
 
+    @property
+    def _prompts(self) -> Prompting:
+        return Prompting(self.transformer, self.tokenizer, self.name, self.start_id)
+
     def _words(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise ValueError(f"{self.name} has no tokenizer: give token ids instead of text")
-        return self.tokenizer
+        return self._prompts.words
 
     def _sampling(self, sampling: Sampling | None, options: Mapping[str, Any]) -> Sampling:
         settings = with_options(Sampling() if sampling is None else sampling, options)
@@ -233,13 +236,13 @@ class Model:
     def _traced(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Continue one prompt while its stream is recorded, the last token's too."""
         recorder = Recorder(self.transformer)
-        starts, sources = self._asked([prompt])
+        starts, sources = self._prompts.asked([prompt])
         watch = Watch(chain(self._looks(), recorder.looks), read_last=True)
         found = generate(self.transformer, self.tokenizer, starts, sampling, watch, sources)[0]
         ids = torch.tensor([[*found.prompt_ids, *found.ids]], device=self.device)
         whole = recorded(self.transformer, recorder, ids, self.tokenizer)
         if self.transformer.encoder is not None:
-            encoder = trace(self.transformer.encoder, *self._batch(prompt), self.tokenizer)
+            encoder = trace(self.transformer.encoder, *self._prompts.batch(prompt), self.tokenizer)
             whole = replace(whole, source=encoder)
         return replace(found, trace=made_with(whole, self.edits))
 
@@ -248,42 +251,6 @@ class Model:
         if any(edit.whole for edit in self.edits):
             raise ValueError("an edit that maps a whole site sees all positions at once: it works in a trace alone")
         return plan(self.transformer, self.edits).looks()
-
-    def _ids(self, prompt: Prompt) -> list[int]:
-        return self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-
-    def _batch(
-        self, prompt: str | Sequence[Any] | Tensor, mask: Tensor | Sequence[Sequence[int]] | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Ids B x T, and a padding mask: the given one, or one that says where rows differ in length."""
-        mask = mask if mask is None or isinstance(mask, Tensor) else torch.tensor(mask)
-        if isinstance(prompt, Tensor):
-            return (prompt[None] if prompt.ndim == 1 else prompt).to(self.device), mask
-        rows = [self._ids(item) for item in ([prompt] if is_one(prompt) else prompt)]
-        if not rows or not all(rows):
-            raise ValueError("there is nothing to trace: a prompt has no tokens")
-        ids, padding = pad_right(rows, self.device)
-        if mask is not None and padding is not None:
-            raise ValueError("a mask goes with ids of one length; texts of different lengths get theirs by themselves")
-        return ids, padding if mask is None else mask
-
-    def _answers(self, prompt: str | Sequence[Any] | Tensor) -> Any:
-        """Texts of a decoder with an encoder as it writes them, after the start id and with no end; ids as they are."""
-        if not isinstance(prompt, str):
-            one = isinstance(prompt, Tensor) or is_one(prompt)
-            return prompt if one else [self._answers(each) for each in prompt]
-        if self.start_id is None:
-            raise ValueError(f"{self.name} does not say which id its answers begin with: give ids")
-        ids = self.encode(prompt)
-        return [self.start_id, *(ids[:-1] if ids and ids[-1] in self._words().eos_ids else ids)]
-
-    def _asked(self, prompts: list[Any]) -> tuple[list[Any], list[Any] | None]:
-        """What is continued, and what an encoder reads first: an encoder-decoder's prompt is its source text."""
-        if self.transformer.encoder is None:
-            return prompts, None
-        if self.start_id is None:
-            raise ValueError(f"{self.name} does not say which id its answers begin with: give the Model its start_id")
-        return [[self.start_id]] * len(prompts), prompts
 
 
 def load(
