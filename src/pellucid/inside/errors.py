@@ -19,3 +19,7 @@ class EditError(ValueError):
 
 class MetricError(ValueError):
     """A metric that does not give one number a row."""
+
+
+class GraphError(ValueError):
+    """An edge that this model does not have, or two runs whose parts do not stand for one another."""
