@@ -57,7 +57,7 @@ class _Start:
 
     @classmethod
     def of(cls, trace: Run, changes: Sequence[Change], memory_changed: bool) -> "_Start":
-        states = [_state_of(trace, change) for change in changes]
+        states = [state_of(trace, change) for change in changes]
         columns = [_first_column(trace, change) for change in changes]
         if memory_changed:
             crossing = (i for i, step in enumerate(trace.transformer.steps) if step.parts[0].name.endswith(".cross"))
@@ -126,7 +126,7 @@ def _memory_changed(before: Run | None, after: Run | None) -> bool:
     return after.states is not before.states or bool(through)
 
 
-def _state_of(trace: Run, change: Change) -> int:
+def state_of(trace: Run, change: Change) -> int:
     """The index of the state that a change's site is computed from; -1 for the embeddings."""
     name, names = change.site.name, state_sites(trace.transformer)
     if name in names:
