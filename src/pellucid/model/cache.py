@@ -41,7 +41,9 @@ class Cache:
         return 0 if self.place is None else self.place.positions.shape[1]
 
     def extend(self, new: Place) -> None:
-        """Announce the columns of the next pass."""
+        """Announce the columns of the next pass. Raises ValueError for rows of several documents."""
+        if new.document is not None:
+            raise ValueError("rows that hold several documents cannot be continued: give each a row of its own")
         before, self._before = self.place, self.columns
         self.place = join(before, new)
         self._seen.clear()

@@ -1,7 +1,7 @@
 """Where the columns of a batch stand. Positions come from the padding mask, never from the column's number."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -16,13 +16,15 @@ class Place:
 
     `positions` has one row for all sequences when nothing is padded. `real` is None when nothing is padded: the columns
     then hold the positions `end - T` to `end - 1` in every row, which the host knows without asking the device.
-    `length` is the total length that length-dependent rotary frequencies are made for.
+    `length` is the total length that length-dependent rotary frequencies are made for. `document` numbers the documents
+    of rows that hold several, which see nothing of one another and each begin at position 0; `real` is then given.
     """
 
     positions: Int[Tensor, "b T"]
     real: Bool[Tensor, "B T"] | None
     end: int
     length: int
+    document: Int[Tensor, "B T"] | None = None
 
 
 def place_of(
@@ -35,8 +37,11 @@ def place_of(
     """The place of new columns of a [B, T] batch, following the columns of `before`.
 
     `mask` is B x T, 1 or True where a column holds a token and 0 or False where it is padding, on either side; a
-    position is the number of tokens before it in its row.
+    position is the number of tokens before it in its row. Numbers above 1 are further documents of a row, each of which
+    stands together and is read as if it were alone.
     """
+    if mask is not None and not (mask.is_floating_point() or mask.dtype == torch.bool) and int(mask.max()) > 1:
+        return _of_documents(mask.to(device), shape, length)
     if mask is not None:
         mask = _checked(mask, shape)
     if mask is None and (before is None or before.real is None):
@@ -67,6 +72,8 @@ def row_of(place: Place, row: int) -> Place:
     """The place of one row of a batch; a row without padding needs no mask any more."""
     rows = slice(None) if place.positions.shape[0] == 1 else slice(row, row + 1)
     positions = place.positions[rows]
+    if place.document is not None:
+        return pick(place, [row])
     if place.real is None or bool(place.real[row].all()):
         return Place(positions, None, int(positions[0, -1]) + 1, place.length)
     return Place(positions, place.real[row : row + 1], int(positions.max()) + 1, place.length)
@@ -90,23 +97,20 @@ def column(place: Place, index: int) -> Place:
 
 def columns(place: Place, indexes: Sequence[int]) -> Place:
     """The place of some of the columns, in this order."""
-    real = None if place.real is None else place.real[:, list(indexes)]
-    return Place(place.positions[:, list(indexes)], real, place.end, place.length)
+    return _columns(place, list(indexes))
 
 
 def pick(place: Place, rows: Sequence[int]) -> Place:
     """The place of some of the rows, in this order."""
     if place.real is None:
         return place
-    return Place(place.positions[list(rows)], place.real[list(rows)], place.end, place.length)
+    document = None if place.document is None else place.document[list(rows)]
+    return replace(place, positions=place.positions[list(rows)], real=place.real[list(rows)], document=document)
 
 
 def tail(place: Place, first: int) -> Place:
     """The place of the columns from `first` on."""
-    if first == 0:
-        return place
-    real = None if place.real is None else place.real[:, first:]
-    return Place(place.positions[:, first:], real, place.end, place.length)
+    return place if first == 0 else _columns(place, slice(first, None))
 
 
 def first_seen(place: Place, new: Place, width: int) -> int:
@@ -139,7 +143,8 @@ def sees_everything(mask: Mask, queries: Place, keys: Place) -> bool:
 
 
 def visible(mask: Mask, queries: Place, keys: Place) -> Bool[Tensor, "b T S"]:
-    """Which keys each query may attend to, from the two lists of positions alone; padding neither sees nor is seen."""
+    """Which keys each query may attend to, from the two lists of positions alone; padding neither sees nor is seen, and
+    one document nothing of another."""
     query, key = queries.positions[:, :, None], keys.positions[:, None, :]
     match mask:
         case Causal():
@@ -152,7 +157,23 @@ def visible(mask: Mask, queries: Place, keys: Place) -> Bool[Tensor, "b T S"]:
         allowed = allowed & keys.real[:, None, :]
     if queries.real is not None:
         allowed = allowed & queries.real[:, :, None]
+    if queries.document is not None or keys.document is not None:
+        allowed = allowed & (_document(queries)[:, :, None] == _document(keys)[:, None, :])
     return allowed
+
+
+def _of_documents(numbers: Int[Tensor, "B T"], shape: tuple[int, int], length: int | None) -> Place:
+    """The place of rows with several documents: 0 is padding, and columns of one number are one document."""
+    numbers = numbers.long()
+    _checked(numbers.clamp(max=1), shape)
+    real, highest = numbers > 0, numbers.cummax(dim=1).values
+    if bool((real & (numbers < highest)).any()):
+        raise ValueError("the documents of a mask must follow one another, as 1 1 2 2 2 0: their numbers rise")
+    starts = real & (numbers > torch.cat((torch.zeros_like(numbers[:, :1]), highest[:, :-1]), dim=1))
+    last = real.long().cumsum(1) - 1  # as if the row were one document
+    positions = (last - torch.where(starts, last, 0).cummax(dim=1).values).clamp(min=0)
+    end = int(positions.max()) + 1
+    return Place(positions, real, end, max(length or 0, end), numbers)
 
 
 def _checked(mask: Tensor, shape: tuple[int, int]) -> Tensor | None:
@@ -160,7 +181,10 @@ def _checked(mask: Tensor, shape: tuple[int, int]) -> Tensor | None:
         raise ValueError(f"the padding mask must have the ids' shape {tuple(shape)}, got {tuple(mask.shape)}")
     flags = mask.bool()
     if not torch.equal(flags.to(mask.dtype), mask):
-        raise ValueError("the padding mask must hold only 1 (a token) and 0 (padding); scores are not added here")
+        raise ValueError(
+            "the padding mask must hold 1 (a token) and 0 (padding), or whole numbers that tell the documents of a row "
+            "apart; scores are not added here"
+        )
     tokens = flags.any(dim=1)
     if not tokens.all():
         raise ValueError(f"row {int((~tokens).nonzero()[0])} of the padding mask holds no token")
@@ -172,6 +196,17 @@ def _tokens_in(place: Place, rows: int, device: torch.device) -> Int[Tensor, "B 
     if place.real is None:
         return torch.full((rows, 1), place.end, device=device)
     return torch.where(place.real, place.positions, -1).amax(dim=1, keepdim=True) + 1
+
+
+def _columns(place: Place, which: slice | list[int]) -> Place:
+    real = None if place.real is None else place.real[:, which]
+    document = None if place.document is None else place.document[:, which]
+    return replace(place, positions=place.positions[:, which], real=real, document=document)
+
+
+def _document(place: Place) -> Int[Tensor, "b T"]:
+    """The document of each column; where there is one it is number 1."""
+    return torch.ones_like(place.positions) if place.document is None else place.document
 
 
 def _rows(place: Place) -> int:

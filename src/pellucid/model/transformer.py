@@ -176,6 +176,7 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B T V"]:
         """Logits of every position. `mask` is B x T, 1 where a column holds a token and 0 where it is padding.
 
+        Where a row holds several documents the mask numbers them, as 1 1 2 2 2 0: they see nothing of one another.
         `types` are BERT's token types (0 if not given), `source` the text that an encoder reads.
         """
         memory = None if source is None else self.encode(source, source_mask, looks)
