@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pellucid.inside.accounting import WAYS
 from pellucid.inside.errors import LedgerError
 from pellucid.inside.trace import trace
 from pellucid.model.config import Config, Init, LayerNorm, RMSNorm
@@ -13,7 +14,7 @@ from tiny import VOCAB, build, configs, passed, random_ids, tiny_gpt2, traced
 
 
 @settings(max_examples=40)
-@given(configs(), st.sampled_from(["sublayer", "head"]), st.integers(0, VOCAB - 1), st.integers(-5, 4))
+@given(configs(), st.sampled_from(WAYS), st.integers(0, VOCAB - 1), st.integers(-5, 4))
 def test_the_ledger_adds_up(config, by, token, position):
     ids = random_ids(2, 5)
     for dtype, bound in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
@@ -112,7 +113,7 @@ def test_the_top_of_a_ledger_still_adds_up():
 
 def test_a_ledger_refuses_what_it_cannot_answer():
     found = trace(tiny_gpt2(), random_ids(1, 5))
-    with pytest.raises(ValueError, match="'sublayer' or 'head', got 'neurn'"):
+    with pytest.raises(ValueError, match="'sublayer', 'head', 'neuron', 'source' or 'head and source', got 'neurn'"):
         found.ledger(3, by="neurn")
     with pytest.raises(ValueError, match=r"0\.\.49, got 50"):
         found.ledger(50)

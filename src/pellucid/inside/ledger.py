@@ -1,36 +1,41 @@
 """The ledger: a logit as the sum of what every part of the model wrote for it."""
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..views.table import Table
-from .accounting import entries, head_direction, through
+from .accounting import Spot, account, final_norm, head_direction
+from .checking import Asked, check
 from .errors import LedgerError
 from .reading import Point
-
-WAYS = ("sublayer", "head")
+from .run import Run
+from .writers import Group
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Entries that add up to a logit, a difference of two, or the final stream along a direction.
+    """Entries that add up to a logit, a difference of two, or to anything else that is read off the stream.
 
     `value` is the model's own number, `total` the sum of the entries, `remainder` = `value` - `total` (rounding).
     Norms are frozen at their scale in the run, which makes the sum exact; it does not make an entry the effect of
-    removing its part.
+    removing its part: `check()` removes it. `asked` holds the run for that.
     """
 
     title: str
     by: str
     entries: tuple[tuple[str, float], ...]
     value: float
+    asked: Asked | None = field(default=None, repr=False, compare=False)
 
     @property
     def total(self) -> float:
         """The sum of all entries."""
-        return sum(amount for _, amount in self.entries)
+        return math.fsum(amount for _, amount in self.entries)
 
     @property
     def remainder(self) -> float:
@@ -50,8 +55,19 @@ class Ledger:
         rest = ordered[k:]
         rows = ordered[:k]
         if rest:
-            rows.append((f"{len(rest)} others", sum(amount for _, amount in rest)))
+            rows.append((f"{len(rest)} others", math.fsum(amount for _, amount in rest)))
         return replace(self.table(), rows=tuple(rows))
+
+    def check(self, k: int = 5, over: Run | None = None) -> Table:
+        """What happens without the k largest writers, one by one and together, beside what the ledger predicts.
+
+        Each is taken away at the ledger's token alone and the model is run again; with `over`, a trace, it is set to
+        its mean over all tokens of that instead. Where later layers make up for the loss the table says so. Raises
+        LedgerError for a ledger without its run, or `over` another model.
+        """
+        if self.asked is None:
+            raise LedgerError("this ledger does not hold the run that it was made from: ask the trace for it again")
+        return check(self.asked, self.title, k, over)
 
     def to_json(self) -> dict[str, object]:
         """The ledger as plain data."""
@@ -70,53 +86,69 @@ class Ledger:
     __repr__ = __str__
 
 
-def ledger(point: Point, token: int, minus: int | None, by: str) -> Ledger:
+def closed(title: str, by: str, value: float, asked: Asked) -> Ledger:
+    """A ledger of the entries of what was asked."""
+    amounts = torch.cat([group.amounts.cpu() for group in asked.groups]).tolist()
+    names = [name for group in asked.groups for name in group.names]
+    return Ledger(title, by, tuple(zip(names, amounts, strict=True)), value, asked)
+
+
+def ledger(spot: Spot, token: int, minus: int | None, by: str) -> Ledger:
     """Direct logit attribution (Elhage et al. 2021): attr(w) = ((w - mean(w)) * scale * gamma) . W_U[token].
 
     For RMSNorm no mean is taken; a post-norm model's norms are gone through one after another, each frozen. The final
     norm's shift and the unembedding's bias make the entries "final.bias" and "unembed.bias". Entries are computed and
     added in float64 from the writes as the model made them. Raises LedgerError for a model whose head is not linear.
     """
-    _check(by)
+    point = spot.point
     transformer = point.transformer
     if transformer.head is not None:
         raise LedgerError(
             "a masked-language logit stands behind its head's activation, so it is no sum of writes; the nearest exact "
             "question is ledger(direction=trace.direction(token)), with the activation's act(z)/z frozen"
         )
-    value = float(point.logits[token]) - (0.0 if minus is None else float(point.logits[minus]))
     direction, ends = unembedding(point, token, minus), []
-    bias = None if transformer.unembed is None else transformer.unembed.bias
-    if bias is not None:
-        other = 0.0 if minus is None else float(bias[minus].double())
-        ends.append(("unembed.bias", (float(bias[token].double()) - other) * transformer.config.logit_scale))
-    if transformer.final_norm is not None:
-        direction, shift = through(transformer.final_norm, point.state(-1)[0, 0], direction)
-        ends += [] if shift is None else [("final.bias", shift)]
+    norm = final_norm(point)
+    if norm is not None:
+        direction, ends = norm.before(point, point.state(-1)[0, 0], direction)
+    groups = (*account(spot, direction, by), *ends, *_unembedded(point, token, minus))
     title = f"logit of {point.label(token)}" + ("" if minus is None else f" minus logit of {point.label(minus)}")
-    return Ledger(title, by, (*entries(point, direction, by), *reversed(ends)), value)
+    read = partial(_logit, column=point.position, token=token, minus=minus)
+    asked = Asked(spot.run, groups, read, len(point.recording.states) - 1, point.position)
+    return closed(title, by, _difference(point.logits, token, minus), asked)
 
 
-def direction_ledger(point: Point, direction: Float[Tensor, "D"], by: str) -> Ledger:
+def direction_ledger(spot: Spot, direction: Float[Tensor, "D"], by: str) -> Ledger:
     """Who wrote the final stream's product with a direction (a probe, a feature, `Trace.direction`)."""
-    _check(by)
-    d = point.transformer.config.d_model
-    if not isinstance(direction, Tensor) or tuple(direction.shape) != (d,) or not bool(direction.isfinite().all()):
+    direction = checked_direction(direction, spot.point.transformer.config.d_model, "stream")
+    return state_ledger(spot, -1, direction, by, "final stream along the direction")
+
+
+def state_ledger(spot: Spot, index: int, direction: Float[Tensor, "D"], by: str, title: str) -> Ledger:
+    """Who wrote a state's product with a direction; `index` counts the states."""
+    point = spot.point
+    index = range(len(point.recording.states))[index]
+    direction = direction.to(point.state(index).device).double()
+    read = partial(_along, index=index, column=point.position, direction=direction)
+    asked = Asked(spot.run, account(spot, direction, by, index), read, index, point.position)
+    return closed(title, by, read(spot.run), asked)
+
+
+def checked_direction(direction: object, width: int, of: str) -> Float[Tensor, "N"]:
+    """The direction itself. Raises LedgerError for what is none."""
+    if not isinstance(direction, Tensor) or tuple(direction.shape) != (width,) or not bool(direction.isfinite().all()):
         got = f"shape {list(direction.shape)}" if isinstance(direction, Tensor) else type(direction).__name__
-        raise LedgerError(f"a direction of this model's stream is a tensor of {d} finite numbers, got {got}")
-    direction = direction.to(point.state(-1).device).double()
-    value = float(point.state(-1)[0, 0].double() @ direction)
-    return Ledger("final stream along the direction", by, entries(point, direction, by), value)
+        raise LedgerError(f"a direction of this model's {of} is a tensor of {width} finite numbers, got {got}")
+    return direction
 
 
-def logit_direction(point: Point, token: int, minus: int | None) -> Float[Tensor, "D"]:
+def logit_direction(spot: Spot, token: int, minus: int | None) -> Float[Tensor, "D"]:
     """What a logit (or the difference of two) reads of the final stream, in float64: everything behind it frozen."""
-    direction = unembedding(point, token, minus)
+    point = spot.point
+    direction, norm = unembedding(point, token, minus), final_norm(point)
     if point.transformer.head is not None:
         direction = head_direction(point, direction)
-    if point.transformer.final_norm is not None:
-        direction, _ = through(point.transformer.final_norm, point.state(-1)[0, 0], direction)
-    return direction
+    return direction if norm is None else norm.before(point, point.state(-1)[0, 0], direction)[0]
 
 
 def unembedding(point: Point, token: int, minus: int | None) -> Float[Tensor, "D"]:
@@ -126,9 +158,36 @@ def unembedding(point: Point, token: int, minus: int | None) -> Float[Tensor, "D
     return direction * point.transformer.config.logit_scale
 
 
-def _check(by: str) -> None:
-    if by not in WAYS:
-        raise LedgerError(f"a ledger goes by {' or '.join(map(repr, WAYS))}, got {by!r}")
+def _unembedded(point: Point, token: int, minus: int | None) -> list[Group]:
+    """What the unembedding adds to the product: its bias, and an edit of the logits."""
+    transformer, found = point.transformer, []
+    bias = None if transformer.unembed is None else transformer.unembed.bias
+    if bias is not None:
+        found = [_one("unembed.bias", _difference(bias.double(), token, minus) * transformer.config.logit_scale)]
+    site = f"{transformer.prefix}logits"
+    if site in point.edited:
+        here = replace(point.here, looks={name: see for name, see in (point.here.looks or {}).items() if name != site})
+        added = point.logits.double() - replace(point, here=here).logits.double()
+        found.append(_one(f"edit of {site}", _difference(added, token, minus)))
+    return found
+
+
+def _one(name: str, amount: float) -> Group:
+    return Group((name,), torch.tensor([amount], dtype=torch.float64))
+
+
+def _difference(values: Float[Tensor, "V"], token: int, minus: int | None) -> float:
+    return float(values[token]) - (0.0 if minus is None else float(values[minus]))
+
+
+def _logit(run: Run, column: int, token: int, minus: int | None) -> float:
+    """A logit, or the difference of two, as a run has it."""
+    return _difference(run.logits_at(0, [column])[0], token, minus)
+
+
+def _along(run: Run, index: int, column: int, direction: Float[Tensor, "D"]) -> float:
+    """A state's product with a direction, as a run has it."""
+    return float(run.states[index][0, column].double() @ direction)
 
 
 def _size(entry: tuple[str, float]) -> float:

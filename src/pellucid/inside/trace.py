@@ -13,11 +13,14 @@ from ..model.config import Dropout
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from ..views.table import Table
+from .accounting import Spot
 from .edits import Edit
 from .errors import LedgerError
 from .ledger import Ledger, direction_ledger, ledger, logit_direction
 from .lens import lens, top
+from .linear_readings import Question
 from .reading import Point, Recording, prints
+from .receivers import wrote
 from .recorder import Recorder
 from .rerun import edited
 from .run import Precision, Run
@@ -64,26 +67,55 @@ class Trace(Run):
     ) -> Ledger:
         """Who wrote a logit, or the difference of two: entries that add up to it, with the remainder.
 
-        `by` is "sublayer" or "head". With a `direction` of shape D instead of a token, who wrote the final stream along
-        it. Raises LedgerError where no exact answer exists, naming the nearest question that has one.
+        `by` is "sublayer", "head", "neuron" (and heads), "source" (by the position that attention brought it from, over
+        all layers) or "head and source". With a `direction` of shape D instead of a token, who wrote the final stream
+        along it; `wrote` asks of every other state. Raises LedgerError where no exact answer exists, naming the nearest
+        question that has one.
         """
         if (token is None) == (direction is None):
             raise LedgerError("a ledger is of a token or of a direction: give one of the two")
         if direction is not None:
-            return self._ask(partial(direction_ledger, direction=direction, by=by), row, position, self.prints)
+            return self._account(partial(direction_ledger, direction=direction, by=by), row, position, self.prints)
         assert token is not None
         question = partial(ledger, token=self.id_of(token), minus=self._id(minus), by=by)
-        return self._ask(question, row, position, self.prints)
+        return self._account(question, row, position, self.prints)
+
+    def wrote(
+        self,
+        site: str,
+        along: Float[Tensor, "N"] | None = None,
+        by: str = "sublayer",
+        row: int = 0,
+        position: int = -1,
+        **where: int,
+    ) -> Ledger:
+        """Who wrote what a site reads: a ledger of a state, a query, a key, a value, a neuron before its activation.
+
+        `wrote("9.ffn.up", neuron=7)`; `wrote("9.attention.query", head=6, key=3)` is of the score, the query along the
+        key that it meets at position 3, and `wrote("9.attention.key", head=6, query=12, position=3)` the other way
+        round. Else `along` gives the direction, of the site's width: `wrote("5.stream", along=probe)`. Reading norms
+        are held at their scale. `by` is as in `ledger`. Of keys and values made from an encoder the senders, and
+        `position`, are the encoder's. Raises SiteError for no site, LedgerError for what is no sum.
+        """
+        self._check(self.prints)
+        with torch.no_grad(), self.precision.restored():
+            return wrote(self, Question(site, along, by, where), row, position)
 
     def direction(
         self, token: str | int, minus: str | int | None = None, row: int = 0, position: int = -1
     ) -> Float[Tensor, "D"]:
         """What a logit (or the difference of two) reads of the final stream, everything behind it frozen; float64."""
         question = partial(logit_direction, token=self.id_of(token), minus=self._id(minus))
-        return self._ask(question, row, position, ["final"])
+        return self._account(question, row, position, ["final"])
 
     def _id(self, token: str | int | None) -> int | None:
         return None if token is None else self.id_of(token)
+
+    def _account(self, question: Callable[[Spot], Answer], row: int, position: int, groups: Iterable[str]) -> Answer:
+        spot = Spot.of(self, row, position)
+        self._check(groups)
+        with torch.no_grad(), self.precision.restored():
+            return question(spot)
 
     def _point(self, row: int, position: int) -> Point:
         """One token of one row, by its number among the row's tokens."""
