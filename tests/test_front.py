@@ -4,15 +4,17 @@ import copy
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
+import transformers
 
 import pellucid
-from pellucid.front import Model
+from pellucid.front import Model, load
 from pellucid.model.config import Config, Init, RMSNorm, SwiGLU
 from pellucid.model.rotary import DynamicNTK, Rotary
-from pellucid.weights.checkpoint import end_ids
+from pellucid.weights.checkpoint import end_ids, forbidden_ids
 from tiny import build, tiny_gpt2, with_encoder
 
 
@@ -178,7 +180,8 @@ def test_an_encoder_decoder_answers_its_prompt():
 
 WRONG = """
 import torch
-from pellucid.front import Model
+import transformers
+from pellucid.front import Model, load
 from pellucid.model.config import Config
 from pellucid.model.transformer import Transformer
 
@@ -251,3 +254,38 @@ def test_heads_are_the_report_card_of_the_model():
     card = model.heads(sequences=2)
     assert len(card.kinds) == 1
     assert len(card.kinds[0]) == 2
+
+
+def test_ids_that_a_checkpoint_forbids_are_never_generated(tmp_path):
+    torch.manual_seed(3)
+    theirs: Any = transformers.MarianMTModel(
+        transformers.MarianConfig(
+            vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+            decoder_attention_heads=2, encoder_ffn_dim=20, decoder_ffn_dim=20, max_position_embeddings=24,
+            pad_token_id=19, eos_token_id=0, decoder_start_token_id=19, forced_eos_token_id=None, bos_token_id=None,
+        )
+    )  # fmt: skip
+    for name, weight in theirs.named_parameters():
+        if "embed_positions" not in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    source, never = torch.tensor([[5, 6, 0]]), []
+    for _ in range(2):  # what it would say, and what it says when it may not say that
+        theirs.generation_config.bad_words_ids = [[id] for id in never] or None
+        never.append(int(theirs.generate(source, min_new_tokens=2, max_new_tokens=2, num_beams=1)[0, 1]))
+    theirs.generation_config.bad_words_ids = [[id] for id in never]
+    theirs.save_pretrained(tmp_path)
+    model = load(tmp_path)
+    assert model.forbidden_ids == tuple(never)
+    for beams in (1, 3):
+        expected = theirs.generate(source, max_new_tokens=8, do_sample=False, num_beams=beams)
+        found = model.beams([5, 6, 0], width=beams, max_new_tokens=8)[0].ids
+        assert list(found) == expected[0, 1:].tolist()
+    assert model.generate([5, 6, 0], max_new_tokens=8).ids == model.beams([5, 6, 0], width=1, max_new_tokens=8)[0].ids
+    assert 3 not in model.generate([5, 6, 0], max_new_tokens=8, forbidden_ids=(3,)).ids
+
+
+def test_forbidden_sequences_of_several_ids_are_said_to_be_possible():
+    with pytest.warns(UserWarning, match=r"may still be generated: \[\[3, 4\]\]"):
+        assert forbidden_ids({"bad_words_ids": [[7], [3, 4]], "suppress_tokens": [1]}) == (7, 1)
+    assert forbidden_ids({"bad_words_ids": [[7], [2]], "eos_token_id": 2}) == (7,)  # as Hugging Face has it
+    assert forbidden_ids({}) == ()

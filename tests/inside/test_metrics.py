@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced
 
 from pellucid.inside.edits import scale
 from pellucid.inside.errors import MetricError
 from pellucid.inside.metrics import Metric, divergence, log_probability, logit, loss, probability
+from tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced
 
 
 @given(configs("decoder"), st.integers(-4, 3))

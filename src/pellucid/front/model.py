@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, overload
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from ..generation import Beams, Found, Generation, Piece, Sampling, Watch, embed, fill, generate, search, stream
 from ..generation.choose import row_seeds
-from ..generation.options import with_options
+from ..generation.options import Settings, with_options
 from ..generation.prompts import Prompt, is_one
 from ..inside.edits import Edit
 from ..inside.grading import report_card
@@ -29,7 +30,7 @@ from ..model.transformer import Transformer
 from ..text import Tokenizer
 from ..text.finding import find_tokenizer
 from ..views.table import Table
-from ..weights.checkpoint import end_ids
+from ..weights.checkpoint import end_ids, forbidden_ids
 from ..weights.loading import load_checkpoint
 from .prompting import Prompting
 
@@ -44,14 +45,15 @@ class Model:
         name: str = "model",
         eos_ids: tuple[int, ...] = (),
         start_id: int | None = None,
-        edits: tuple[Edit, ...] = (),
+        forbidden_ids: tuple[int, ...] = (),
     ):
         self.transformer = transformer
         self.tokenizer = tokenizer
         self.name = name
         self.eos_ids = eos_ids
         self.start_id = start_id  # what an encoder-decoder's answer begins with
-        self.edits = edits
+        self.forbidden_ids = forbidden_ids  # what is never generated, as the checkpoint's own settings say
+        self.edits: tuple[Edit, ...] = ()
 
     @property
     def config(self) -> Config:
@@ -100,7 +102,9 @@ class Model:
         The model itself stays as it is. Raises SiteError or EditError for edits that make no sense for it.
         """
         plan(self.transformer, (*self.edits, *edits))
-        return Model(self.transformer, self.tokenizer, self.name, self.eos_ids, self.start_id, (*self.edits, *edits))
+        model = copy(self)
+        model.edits = (*self.edits, *edits)
+        return model
 
     def encode(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
         """Token ids of a text. Control tokens in it stay text unless `special`; `bos` None is the checkpoint's rule."""
@@ -180,7 +184,7 @@ class Model:
         if self.edits:
             raise ValueError("beam search runs models without edits: generate decodes edited ones")
         settings = with_options(Beams() if settings is None else settings, options)
-        settings = replace(settings, stop_ids=(*settings.stop_ids, *self._ends()))
+        settings = self._with_own_ids(settings)
         starts, sources = self._prompts.asked([prompt])
         return search(self.transformer, self.tokenizer, starts, settings, sources)[0]
 
@@ -227,11 +231,14 @@ class Model:
 
     def _sampling(self, sampling: Sampling | None, options: Mapping[str, Any]) -> Sampling:
         settings = with_options(Sampling() if sampling is None else sampling, options)
-        return replace(settings, stop_ids=tuple(dict.fromkeys((*settings.stop_ids, *self._ends()))))
+        return self._with_own_ids(settings)
 
-    def _ends(self) -> tuple[int, ...]:
-        """The checkpoint's end ids; those past the vocabulary never come."""
-        return tuple(end for end in self.eos_ids if 0 <= end < self.config.vocab_size)
+    def _with_own_ids(self, settings: Settings) -> Settings:
+        """The checkpoint's own end ids and forbidden ones beside the caller's; those past the vocabulary never come."""
+        own = {"stop_ids": self.eos_ids, "forbidden_ids": self.forbidden_ids}
+        known = range(self.config.vocab_size)
+        both = {name: (*vars(settings)[name], *(id for id in ids if id in known)) for name, ids in own.items()}
+        return replace(settings, **{name: tuple(dict.fromkeys(ids)) for name, ids in both.items()})
 
     def _traced(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Continue one prompt while its stream is recorded, the last token's too."""
@@ -263,5 +270,6 @@ def load(
     """
     found = load_checkpoint(name, device, dtype)
     tokenizer = find_tokenizer(found.folder, found.tokenizer_file, found.gguf_metadata)
-    ends, start = end_ids(found.generation), found.generation.get("decoder_start_token_id")
-    return Model(found.transformer, tokenizer, os.fspath(name), ends, start)
+    ends, never = end_ids(found.generation), forbidden_ids(found.generation)
+    start = found.generation.get("decoder_start_token_id")
+    return Model(found.transformer, tokenizer, os.fspath(name), ends, start, never)

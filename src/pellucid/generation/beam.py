@@ -25,9 +25,10 @@ MOST_PENALTY = 32.0  # n ** 32 is a finite number for any n below 2^31, and so i
 class Beams:
     """How wide to search, how to weigh length, and when to end.
 
-    At every step the `width` most probable branches go on, whichever of them they grew from. A branch ends at one of
-    `stop_ids` (held back before `min_new_tokens`; the id belongs to it), or after `max_new_tokens` or where the context
-    is full; the `width` ended ones of highest score are kept, and the best `returned` of them given back. The score is
+    At every step the `width` most probable branches go on, whichever of them they grew from; `forbidden_ids` are never
+    chosen. A branch ends at one of `stop_ids` (held back before `min_new_tokens`; the id belongs to it), or after
+    `max_new_tokens` or where the context is full; the `width` ended ones of highest score are kept, and the best
+    `returned` of them given back. The score is
 
         sum of log-probabilities / n ** length_penalty        n: its tokens, the stop id among them, the prompt not
 
@@ -49,6 +50,7 @@ class Beams:
     max_new_tokens: int = 128
     min_new_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
+    forbidden_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("returned", 1), ("max_new_tokens", 0), ("min_new_tokens", 0)):
@@ -65,9 +67,11 @@ class Beams:
             raise ValueError(f"length_penalty must lie in -{MOST_PENALTY:g}..{MOST_PENALTY:g}, got {penalty!r}")
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise ValueError(f'early_stopping must be True, False or "never", got {self.early_stopping!r}')
-        if not isinstance(self.stop_ids, list | tuple) or not all(_is_whole(id) for id in self.stop_ids):
-            raise ValueError(f"stop_ids must be a tuple of whole numbers of at least 0, got {self.stop_ids!r}")
-        object.__setattr__(self, "stop_ids", tuple(dict.fromkeys(self.stop_ids)))
+        for name in ("stop_ids", "forbidden_ids"):
+            ids = vars(self)[name]
+            if not isinstance(ids, list | tuple) or not all(_is_whole(id) for id in ids):
+                raise ValueError(f"{name} must be a tuple of whole numbers of at least 0, got {ids!r}")
+            object.__setattr__(self, name, tuple(dict.fromkeys(ids)))
 
     def score(self, logprob: float, tokens: int) -> float:
         """A sum of log-probabilities, weighed by its number of tokens."""

@@ -41,6 +41,7 @@ class Chooser:
         self.sampling, self.made, self.rows = sampling, 0, len(prompts)
         V, device = like.shape[0], like.device
         stops = sampling.stop_ids
+        forbidden = [*forbidden, *sampling.forbidden_ids]
         bias = tuple(dict(sampling.logit_bias).items())
         for name, ids in (
             ("stop_ids", stops),

@@ -13,7 +13,7 @@ class Sampling:
 
     The logits are changed in this order, each option off at its default:
 
-    1. ids without text, and before `min_new_tokens` also the stop ids, are forbidden (-inf);
+    1. ids without text, `forbidden_ids`, and before `min_new_tokens` also the stop ids, are forbidden (-inf);
     2. `repetition_penalty` r: logits of tokens in the prompt or the output are divided by r where positive and
        multiplied by r where negative (Keskar et al. 2019, as Hugging Face counts);
     3. `presence_penalty` a and `frequency_penalty` b: minus a [c > 0] + b c, where c is how often the token was
@@ -44,6 +44,7 @@ class Sampling:
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
+    forbidden_ids: tuple[int, ...] = ()
     seed: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -54,6 +55,7 @@ class Sampling:
             "logit_bias": _bias(self.logit_bias),
             "stop": _strings(self.stop),
             "stop_ids": _wholes("stop_ids", self.stop_ids),
+            "forbidden_ids": _wholes("forbidden_ids", self.forbidden_ids),
         }
         for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
             checked[name] = _number(name, vars(self)[name])

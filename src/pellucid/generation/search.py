@@ -34,7 +34,8 @@ def search(
     beams = replace(beams, stop_ids=with_ends(beams.stop_ids, transformer, tokenizer))
     rows = [prompt_ids(prompt, row, transformer, tokenizer) for row, prompt in enumerate(prompts)]
     memory = memory_of(transformer, tokenizer, sources)
-    found = beam_search(transformer, rows, beams, without_text(transformer, tokenizer), memory)
+    forbidden = [*without_text(transformer, tokenizer), *beams.forbidden_ids]
+    found = beam_search(transformer, rows, beams, forbidden, memory)
     stops = set(beams.stop_ids)
     return [
         [_found(row, each, stops, tokenizer, goes_on=memory is None) for each in hypotheses]

@@ -1,6 +1,7 @@
 """What an opened checkpoint is, and the last steps that all layouts share on the way to one."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,6 +65,21 @@ def naming(path: Path) -> Iterator[None]:
         if isinstance(error, CheckpointError) and re.search(rf"(^|of ){re.escape(str(path))}[:/\\]", str(error)):
             raise
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def forbidden_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ids that a checkpoint's own settings say are never to be generated (a Marian model's padding, for one).
+
+    Of `bad_words_ids` those that end the text stay possible, as Hugging Face has it. Words of several ids, which no
+    setting here can hold back, are said in a warning.
+    """
+    words = settings.get("bad_words_ids") or []
+    longer = [word for word in words if len(word) > 1]
+    if longer:
+        said = "the checkpoint also forbids sequences of ids, which may still be generated"
+        warnings.warn(f"{said}: {longer}", stacklevel=2)
+    single = [word[0] for word in words if len(word) == 1 and word[0] not in end_ids(settings)]
+    return tuple(dict.fromkeys([*single, *(settings.get("suppress_tokens") or [])]))
 
 
 def end_ids(settings: Mapping[str, Any]) -> tuple[int, ...]:
