@@ -72,7 +72,7 @@ def _state(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: expected the schema {SCHEMA!r}: scan again, into another folder")
     for name, kind in _FIELDS.items():
         value = state.get(name)
-        if type(value) is not kind or (kind is int and value < 0):
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
             raise ValueError(f"{path}: {name} must be a {kind.__name__}, got {str(value)[:80]!r}")
     file = state["tensors"]
     if Path(file).name != file or not file.startswith("neurons-") or (path.parent / file).is_symlink():
