@@ -120,7 +120,7 @@ def _check(base: Run, other: Run) -> None:
     if base.ids.shape[0] != other.ids.shape[0]:
         raise GraphError(f"both runs must have as many rows, got {base.ids.shape[0]} and {other.ids.shape[0]}")
     for run in (base, other):
-        run._check(run.prints)
+        run.check(run.prints)
         _check_edits(run)
     if base.source is not None and other.source is not None:
         streams = base.source.memory().stream, other.source.memory().stream

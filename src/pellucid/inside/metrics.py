@@ -42,8 +42,8 @@ class Metric:
         return found
 
     def of(self, run: Run) -> Float[Tensor, "B"]:
-        """The metric of every row of a run, by itself."""
-        with torch.no_grad():
+        """The metric of every row of a run, by itself; with its graph if the run keeps one."""
+        with torch.set_grad_enabled(run.attached):
             rows = [run.logits_at(row, self.columns(run, row)) for row in range(run.ids.shape[0])]
             return self.read(run, torch.stack(rows))
 

@@ -81,7 +81,7 @@ def _run(after: Run, before: Run, new: Plan, begin: _Start) -> tuple[Tensor, ...
         looks |= {site: look for site, look in new.looks().items() if site == begin.name(before)}
     here = replace(after.present(), place=place, rotation=transformer.rotation(place))
     here = replace(here, looks=chain(looks, recorder.looks), past=_Earlier(before, column) if column else None)
-    with torch.no_grad(), after.precision.restored():
+    with torch.set_grad_enabled(before.attached), after.precision.restored():
         if begin.state < 0:
             types = after.recording.types
             x = transformer.embed(after.ids[:, column:], here, None if types is None else types[:, column:])
@@ -149,7 +149,9 @@ def _first_column(trace: Run, change: Change) -> int:
 
 
 def _changes_nothing(trace: Run, change: Change) -> bool:
-    """Whether the edit sets what is there already."""
+    """Whether the edit sets what is there already; one that is differentiated by is never nothing."""
+    if trace.attached:
+        return False
     keys = None
     if change.site.axes[-1] == "S":
         keys = trace.place if trace.source is None or ".cross." not in change.site.name else trace.source.place

@@ -92,9 +92,14 @@ class Run:
         name = check_name(site, self.names)
         if self.source is not None and name.startswith(self.source.transformer.prefix):
             return self.source[name]
-        self._check([group_of(self.transformer, name)])
-        with torch.no_grad(), self.precision.restored():
+        self.check([group_of(self.transformer, name)])
+        with torch.set_grad_enabled(self.attached), self.precision.restored():
             return self.recording.read(name, self.present())
+
+    @property
+    def attached(self) -> bool:
+        """Whether the states keep their graph; then what is read from them does, for ordinary autograd."""
+        return self.states[-1].requires_grad
 
     @property
     def edits(self) -> tuple[Edit, ...]:
@@ -171,17 +176,17 @@ class Run:
 
     def logits_at(self, row: int, at: list[int]) -> Float[Tensor, "P V"]:
         """The logits at some columns of a row, and no others; they are not computed for the rest."""
-        self._check(["final"])
+        self.check(["final"])
         here, state = self.present(row), self.states[-1][row : row + 1, at]
         with self.precision.restored():
             return self.transformer.logits(state, replace(here, place=columns(here.place, at), rotation=None))[0]
 
     def memory(self) -> Memory:
         """What a decoder attends to, if this is its encoder's trace."""
-        with torch.no_grad(), self.precision.restored():
+        with torch.set_grad_enabled(self.attached), self.precision.restored():
             return Memory(self.transformer.normed(self.states[-1], self.present()), self.place)
 
-    def _check(self, groups: Iterable[str]) -> None:
+    def check(self, groups: Iterable[str]) -> None:
         """Refuse to recompute with other weights than those the states came from."""
         now = prints(self.transformer, groups)
         for group, sample in now.items():

@@ -16,9 +16,11 @@ from ..views.table import Table
 from .accounting import Spot
 from .edits import Edit
 from .errors import LedgerError
+from .gradients import Gradients, gradients
 from .ledger import Ledger, direction_ledger, ledger, logit_direction
 from .lens import lens, top
 from .linear_readings import Question
+from .metrics import Metric
 from .reading import Point, Recording, prints
 from .receivers import wrote
 from .recorder import Recorder
@@ -97,7 +99,7 @@ class Trace(Run):
         are held at their scale. `by` is as in `ledger`. Of keys and values made from an encoder the senders, and
         `position`, are the encoder's. Raises SiteError for no site, LedgerError for what is no sum.
         """
-        self._check(self.prints)
+        self.check(self.prints)
         with torch.no_grad(), self.precision.restored():
             return wrote(self, Question(site, along, by, where), row, position)
 
@@ -108,12 +110,17 @@ class Trace(Run):
         question = partial(logit_direction, token=self.id_of(token), minus=self._id(minus))
         return self._account(question, row, position, ["final"])
 
+    def gradient(self, metric: Metric, row: int | None = None) -> Gradients:
+        """d metric / d value at every site, of one row's metric or of the sum over rows: `gradient(m)["3.stream"]`."""
+        self.check(self.prints)
+        return gradients(self, metric, row)
+
     def _id(self, token: str | int | None) -> int | None:
         return None if token is None else self.id_of(token)
 
     def _account(self, question: Callable[[Spot], Answer], row: int, position: int, groups: Iterable[str]) -> Answer:
         spot = Spot.of(self, row, position)
-        self._check(groups)
+        self.check(groups)
         with torch.no_grad(), self.precision.restored():
             return question(spot)
 
@@ -125,7 +132,7 @@ class Trace(Run):
 
     def _ask(self, question: Callable[[Point], Answer], row: int, position: int, groups: Iterable[str]) -> Answer:
         point = self._point(row, position)
-        self._check(groups)
+        self.check(groups)
         with torch.no_grad(), self.precision.restored():
             return question(point)
 
@@ -143,10 +150,30 @@ def trace(
 
     `types` are BERT's token types. A decoder with an encoder needs its encoder's trace as `source`.
     """
+    with torch.no_grad():
+        return attached(transformer, ids, mask, tokenizer, types, source)
+
+
+def attached(
+    transformer: Transformer,
+    ids: Int[Tensor, "B T"],
+    mask: Tensor | None = None,
+    tokenizer: Tokenizer | None = None,
+    types: Int[Tensor, "B T"] | None = None,
+    source: Trace | None = None,
+) -> Trace:
+    """A trace whose states keep their graph, for ordinary autograd: down to the weights where these want gradients.
+
+    All that is read from it is attached, and edits of it are: what is made of a site leads back to the weights, to the
+    states before it and to an edit's own value (a steering vector that is trained). It holds what a training step does.
+    """
     recorder = Recorder(transformer)
     memory = None if source is None else source.memory()
     here = replace(transformer.begin(ids, mask, looks=recorder.looks, memory=memory), dropout=Dropout())
-    transformer.run(transformer.embed(ids, here, types), here)
+    x = transformer.embed(ids, here, types)
+    if torch.is_grad_enabled() and not x.requires_grad:
+        x.requires_grad_()
+    transformer.run(x, here)
     return replace(recorded(transformer, recorder, ids, tokenizer, types), source=source)
 
 
