@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from any_edits import some_edits
 from pellucid.inside import edits as edit
 from pellucid.inside.edits import Edit
 from pellucid.inside.errors import EditError, SiteError
@@ -14,7 +15,6 @@ from pellucid.inside.plan import plan
 from pellucid.inside.reading import all_sites, state_sites
 from pellucid.model.config import Config, Init, Window
 from pellucid.model.place import place_of
-from any_edits import some_edits
 from tiny import build, configs, passed, random_ids, tiny_gpt2, traced
 
 LEFT = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
