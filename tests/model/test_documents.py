@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tiny
 from pellucid.model.cache import Cache

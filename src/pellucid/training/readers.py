@@ -3,6 +3,7 @@ is drawn, so that a run goes on where it stopped, and any number of processes re
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,32 +16,52 @@ Reader = Callable[[int], Batch]
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of a token file, from id `first` up to id `last`."""
+    """A stretch of a token file, from id `first` up to id `last`.
+
+    The target of a position is the id `ahead` of it: the next one, or for 0 the id itself, as where gaps are filled.
+    `flags` is a file beside the first, 1 for each id that may be a target (None: all may).
+    """
 
     file: TokenFile
     first: int
     last: int
+    ahead: int = 1
+    flags: TokenFile | None = None
 
     def __len__(self) -> int:
         return self.last - self.first
 
-    def pieces(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """`length` ids from each of the `starts` (counted in the span)."""
-        found = np.stack([self.file.tokens[self.first + start :][:length] for start in starts])
-        return self.file.checked(found)
+    def windows(self, starts: np.ndarray, length: int) -> Batch:
+        """`length` ids from each of the `starts` (counted in the span), and their targets."""
+        at = self.first + np.asarray(starts)[:, None] + np.arange(length + self.ahead)
+        tokens = self.file.checked(self.file.tokens[at])
+        targets = tokens[:, self.ahead :].copy()  # whoever changes the targets must not change the ids
+        if self.flags is not None:
+            targets[self.flags.tokens[at[:, self.ahead :]] == 0] = NO_TARGET
+        return Batch(torch.from_numpy(tokens[:, :length].copy()), torch.from_numpy(targets))
 
     def needs(self, ids: int) -> None:
         """Raise ValueError if the span holds fewer ids."""
         if len(self) < ids:
             raise ValueError(f"{self.file.path}: {len(self)} tokens are too few: at least {ids} are needed")
 
+    def ends(self) -> np.ndarray:
+        """Where the documents end, counted in the span, at whose ends they are cut off."""
+        ends = np.asarray(self.file.ends, dtype=np.int64) - self.first
+        return np.append(ends[(ends > 0) & (ends < len(self))], len(self))
+
 
 def split(file: TokenFile, share: float) -> tuple[Span, Span | None]:
     """The tokens to train on, and the last `share` of the file (0: none) to validate with."""
-    if not 0.0 <= share < 1.0:
-        raise ValueError(f"the share to validate with must lie in [0, 1), got {share}")
+    check_share(share)
     cut = int(len(file) * (1.0 - share))
     return Span(file, 0, cut), Span(file, cut, len(file)) if cut < len(file) else None
+
+
+def check_share(share: float) -> None:
+    """Raise ValueError for a share to validate with that is none."""
+    if not 0.0 <= share < 1.0:
+        raise ValueError(f"the share to validate with must lie in [0, 1), got {share}")
 
 
 @dataclass(frozen=True)
@@ -54,12 +75,12 @@ class Windows:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self.span.needs(self.length + 1)
+        self.span.needs(self.length + self.span.ahead)
 
     def __call__(self, step: int) -> Batch:
         # numpy's high is exclusive, so that the last start is len - length - 1, whose last target is the last id.
-        starts = _drawn(self.seed, step).integers(0, len(self.span) - self.length, self.rows)
-        return _shifted(self.span.pieces(starts, self.length + 1))
+        starts = drawn(self.seed, step).integers(0, len(self.span) - self.length - self.span.ahead + 1, self.rows)
+        return self.span.windows(starts, self.length)
 
 
 @dataclass(frozen=True)
@@ -72,90 +93,115 @@ class Sequential:
     rows: int
 
     def __post_init__(self) -> None:
-        self.span.needs(self.length + 1)
+        self.span.needs(self.length + self.span.ahead)
 
     @property
     def windows(self) -> int:
         """How many windows one round has."""
-        return (len(self.span) - 1) // self.length
+        return (len(self.span) - self.span.ahead) // self.length
 
     def __call__(self, step: int) -> Batch:
         number = np.arange(step * self.rows, (step + 1) * self.rows) % self.windows
-        return _shifted(self.span.pieces(number * self.length, self.length + 1))
+        return self.span.windows(number * self.length, self.length)
 
 
 def once(span: Span, length: int, rows: int) -> list[Callable[[], Batch]]:
     """Every whole window of a span once, in batches of at most `rows`, to validate with."""
-    span.needs(length + 1)
-    starts = np.arange((len(span) - 1) // length) * length
-    return [_later(span, starts[i : i + rows], length) for i in range(0, len(starts), rows)]
+    span.needs(length + span.ahead)
+    starts = np.arange((len(span) - span.ahead) // length) * length
+    return [partial(span.windows, starts[i : i + rows], length) for i in range(0, len(starts), rows)]
 
 
-def _later(span: Span, starts: np.ndarray, length: int) -> Callable[[], Batch]:
-    return lambda: _shifted(span.pieces(starts, length + 1))
+def pieces_of(span: Span, length: int) -> np.ndarray:
+    """(start, number of positions) of each document, or of each `length` positions of a longer one; what has no target
+    is left out. Raises ValueError if nothing is left."""
+    ends = span.ends()
+    starts = np.concatenate(([0], ends[:-1]))
+    found = [
+        (at, min(length, end - span.ahead - at)) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        for at in range(start, end - span.ahead, length)
+    ]  # fmt: skip
+    if span.flags is not None:
+        flags = span.flags.tokens[span.first + span.ahead :]
+        found = [(at, size) for at, size in found if flags[at : at + size].any()]
+    if not found:
+        least = "two tokens, one to read and one to predict" if span.flags is None else "a target"
+        raise ValueError(f"{span.file.path}: no document has {least}")
+    return np.asarray(found, dtype=np.int64)
+
+
+class Rounds:
+    """Which rows stand in the batch of a step, rows of like `lengths` together: every round takes all of them once,
+    which of them together and in which order left to chance."""
+
+    def __init__(self, lengths: np.ndarray, rows: int, seed: int):
+        self.lengths, self.rows, self.seed = lengths, rows, seed
+
+    @property
+    def batches(self) -> int:
+        """How many batches one round has; the last may be smaller."""
+        return -(-len(self.lengths) // self.rows)
+
+    def __call__(self, step: int) -> np.ndarray:
+        turn, number = divmod(step, self.batches)
+        if turn != self._order[0]:
+            draw = drawn(self.seed, turn)
+            batches = self.near(draw.permutation(len(self.lengths)))
+            self._order = (turn, [batches[i] for i in draw.permutation(len(batches))])
+        return self._order[1][number]
+
+    _order: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def near(self, order: np.ndarray | None = None) -> list[np.ndarray]:
+        """The rows of each batch, shorter ones first; in this order where they are equally long."""
+        order = np.arange(len(self.lengths)) if order is None else order
+        order = order[np.argsort(self.lengths[order], kind="stable")]
+        return [order[i : i + self.rows] for i in range(0, len(order), self.rows)]
 
 
 class Documents:
     """Documents without a view of one another: each is a row of its own, or several if it is longer than `length`.
 
-    A row with two documents would need a mask of the model that tells them apart, position tables that start again in
-    the middle of a row, and a slower attention kernel; a row for each is exact with the mask that there is. So that
-    little is padded, rows of like length stand in one batch. Every round takes all rows once, in a new order.
+    Rows of like length stand in one batch, so that little is padded. Every round takes all rows once, in a new order.
     """
 
     def __init__(self, span: Span, length: int, rows: int, seed: int = 0):
-        self.span, self.rows, self.seed = span, rows, seed
-        ends = np.asarray(span.file.ends, dtype=np.int64) - span.first
-        ends = np.append(ends[(ends > 0) & (ends < len(span))], len(span))
-        starts = np.concatenate(([0], ends[:-1]))
-        pieces = [
-            (at, min(at + length + 1, end)) for start, end in zip(starts, ends, strict=True)
-            for at in range(start, end - 1, length)
-        ]  # fmt: skip
-        if not pieces:
-            raise ValueError(f"{span.file.path}: no document has two tokens, one to read and one to predict")
-        self.pieces = np.asarray(pieces, dtype=np.int64)
+        self.span, self.pieces = span, pieces_of(span, length)
+        self.rounds = Rounds(self.pieces[:, 1], rows, seed)
 
     @property
     def batches(self) -> int:
         """How many batches one round has; the last may be smaller."""
-        return -(-len(self.pieces) // self.rows)
+        return self.rounds.batches
 
     def __call__(self, step: int) -> Batch:
-        turn, number = divmod(step, self.batches)
-        if turn != self._order[0]:
-            self._order = (turn, self._ordered(turn))
-        chosen = self.pieces[self._order[1][number]]
-        return self._padded(chosen)
+        return self._batch(self.rounds(step))
 
-    _order: tuple[int, list[np.ndarray]] = (-1, [])
+    def once(self) -> list[Callable[[], Batch]]:
+        """Every row once, to validate with."""
+        return [partial(self._batch, chosen) for chosen in self.rounds.near()]
 
-    def _ordered(self, turn: int) -> list[np.ndarray]:
-        """The rows of each batch: like lengths together, which of them and in which order left to chance."""
-        draw = _drawn(self.seed, turn)
-        shuffled = draw.permutation(len(self.pieces))
-        lengths = self.pieces[shuffled, 1] - self.pieces[shuffled, 0]
-        near = shuffled[np.argsort(lengths, kind="stable")]
-        batches = [near[i : i + self.rows] for i in range(0, len(near), self.rows)]
-        return [batches[i] for i in draw.permutation(len(batches))]
-
-    def _padded(self, chosen: np.ndarray) -> Batch:
-        longest = int((chosen[:, 1] - chosen[:, 0]).max()) - 1
-        ids = torch.zeros((len(chosen), longest), dtype=torch.int64)
-        targets = torch.full_like(ids, NO_TARGET)
-        mask = torch.zeros_like(ids, dtype=torch.bool)
-        for row, (start, end) in enumerate(chosen.tolist()):
-            tokens = torch.from_numpy(self.span.pieces(np.asarray([start]), end - start)[0])
-            ids[row, : len(tokens) - 1], targets[row, : len(tokens) - 1] = tokens[:-1], tokens[1:]
-            mask[row, : len(tokens) - 1] = True
-        return Batch(ids, targets, None if bool(mask.all()) else mask)
+    def _batch(self, chosen: np.ndarray) -> Batch:
+        return laid_out(self.span, [self.pieces[i : i + 1] for i in chosen])
 
 
-def _drawn(seed: int, step: int) -> np.random.Generator:
-    return np.random.default_rng((seed, step))
+def laid_out(span: Span, rows: list[np.ndarray]) -> Batch:
+    """A batch whose rows each hold some pieces, (start, number of positions), side by side, which the mask numbers;
+    padding stands behind them."""
+    width = max(int(row[:, 1].sum()) for row in rows)
+    ids = torch.zeros((len(rows), width), dtype=torch.int64)
+    targets, mask = torch.full_like(ids, NO_TARGET), torch.zeros_like(ids)
+    for row, pieces in enumerate(rows):
+        at = 0
+        for number, (start, size) in enumerate(pieces.tolist(), 1):
+            piece, here = span.windows(np.asarray([start]), size), slice(at, at + size)
+            ids[row, here], targets[row, here], mask[row, here] = piece.ids[0], piece.targets[0], number
+            at += size
+    if max(map(len, rows)) == 1:
+        mask = mask.bool()
+    return Batch(ids, targets, None if bool((mask == 1).all()) else mask)
 
 
-def _shifted(pieces: np.ndarray) -> Batch:
-    tokens = torch.from_numpy(pieces)
-    # Copies: whoever changes the targets must not change the ids.
-    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+def drawn(seed: int, *step: int) -> np.random.Generator:
+    """Random numbers that the seed and the step decide."""
+    return np.random.default_rng((seed, *step))
