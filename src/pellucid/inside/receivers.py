@@ -34,7 +34,8 @@ _REFUSED = {
     "": "nothing there is a linear reading of the stream; what is: a state, an input, a query, a key, a value, a gate, "
     "an up, final.normed",
 }
-_REFUSED |= dict.fromkeys(("writes", "update"), _REFUSED["heads"].replace("a head's output", "this"))
+_WRITTEN = "this is itself written to the stream: it is an entry of ledger(...), and by= splits it further"
+_REFUSED |= dict.fromkeys(("writes", "update"), _WRITTEN)
 
 
 def wrote(run: Run, question: Question, row: int, position: int) -> Ledger:
