@@ -23,7 +23,7 @@ OPTIONS = {
     "sites": "--length --layers --json",
     "convert": "--layout --type --json",
     "tokenize": "--tokenizer --vocab-size --control --field --suffix --dataset --split --jobs --json",
-    "train": "--set --resume --json",
+    "train": "--set --watch --resume --json",
 }
 
 

@@ -10,6 +10,7 @@ import typer
 from .options import Json
 from .progress import bars
 from .talk import print_json
+from .watching import WATCHES, Lines, watch_names, watches_of
 
 if TYPE_CHECKING:
     from ..training.recording import Report
@@ -23,10 +24,15 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, as data.length=128; may be repeated."),
 ]
+Watched = Annotated[
+    str, typer.Option("--watch", metavar="NAMES", help=f"Measure every log.watch_every steps: {', '.join(WATCHES)}.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run that its folder holds.")]
 
 
-def train(run: Settings = None, changes: Changes = None, resume: Resume = False, as_json: Json = False) -> None:
+def train(
+    run: Settings = None, changes: Changes = None, watch: Watched = "", resume: Resume = False, as_json: Json = False
+) -> None:
     """Train a model.
 
     Everything goes to the run's folder: settings, metrics, samples, checkpoints, the curve, and at the end the model.
@@ -35,9 +41,10 @@ def train(run: Settings = None, changes: Changes = None, resume: Resume = False,
     from ..training.run import Run
     from ..training.settings import read_run
 
-    settings = read_run(run, changes or ())
+    settings, names, lines = read_run(run, changes or ()), watch_names(watch), Lines()
     with bars() as task:
         training = Run(settings, resume, task=task)
+        training.watches |= watches_of(names, training)
         advance = task("training", settings.steps)
         advance(training.steps)
         last: dict[str, Any] = {"steps": training.steps}
@@ -46,7 +53,7 @@ def train(run: Settings = None, changes: Changes = None, resume: Resume = False,
                 advance(1)
                 last |= _kept(report)
                 if not as_json:
-                    _show(report)
+                    _show(report, lines)
     done = training.steps == settings.steps
     path = training.export() if done else None
     best = training.best if training.best < float("inf") else None
@@ -64,7 +71,7 @@ def _kept(report: "Report") -> dict[str, Any]:
     return values | ({} if report.text is None else {"text": report.text})
 
 
-def _show(report: "Report") -> None:
+def _show(report: "Report", lines: Lines) -> None:
     record, step = report.record, report.record.step + 1
     if record.skipped:
         print(f"step {step:>7,}   skipped: the loss or its gradient is not finite")
@@ -72,6 +79,9 @@ def _show(report: "Report") -> None:
         loss = "none" if record.loss is None else f"{record.loss:.4f}"
         speed = record.tokens / record.seconds
         print(f"step {step:>7,}   loss {loss}   validation {report.validation:.4f}   {speed:,.0f} tokens/s", flush=True)
+    watched = lines.of(report)
+    if watched:
+        print(f"step {step:>7,}", *watched, sep="\n", flush=True)
     if report.text is not None:
         print(f"\n{report.text.strip()}\n", flush=True)
 

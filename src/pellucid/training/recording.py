@@ -10,9 +10,10 @@ from .curve import can_draw, draw
 from .journal import Journal
 from .loop import Record
 from .settings import Log
+from .watch_curve import draw_watches
 
-METRICS, SAMPLES, WATCHES, CURVE, BOARD = (
-    "metrics.jsonl", "samples.jsonl", "watches.jsonl", "curve.png", "tensorboard",
+METRICS, SAMPLES, WATCHES, CURVE, WATCHED, BOARD = (
+    "metrics.jsonl", "samples.jsonl", "watches.jsonl", "curve.png", "watches.png", "tensorboard",
 )  # fmt: skip
 
 
@@ -50,12 +51,13 @@ class Recorder:
                 self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Close the files, and draw the curve if that is wanted and can be done."""
+        """Close the files, and draw the curve and the watches if that is wanted and can be done."""
         for opened in (self._metrics, self._samples, self._watches, self._board):
             if opened is not None:
                 opened.close()
         if self.log.curve and can_draw():
             draw(self.folder / METRICS, self.folder / CURVE)
+            draw_watches(self.folder / WATCHES, self.folder / WATCHED)
 
 
 def has_board() -> bool:
