@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from .elsewhere import ours
 from .errors import SiteError
 
 _RANGE = re.compile(r"((?:encoder\.|decoder\.)?)(\d+)-(\d+)(\..+)")
@@ -46,7 +47,9 @@ def layer_of(name: str) -> int | None:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """A hint: the nearest names, a layer out of range being read as one that exists."""
+    """A hint: the nearest names, a layer out of range being read as one that exists, or what they are called here."""
+    if own := ours(name, known):
+        return f": TransformerLens's name for {own!r}"
     if at := _LAYER.match(name):
         side = at[1]
         numbers = [int(found[2]) for site in known if (found := _LAYER.match(site)) and found[1] == side]
