@@ -7,7 +7,7 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..weights.files import check_regular, shown
 
@@ -20,6 +20,9 @@ class Document(NamedTuple):
 
     text: str
     size: int
+
+
+Record = tuple[str, dict[str, Any], int]  # where it stands, the object of a JSON line, its bytes
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,18 @@ def hub_dataset(name: str, split: str = "train", field: str = "text") -> Corpus:
     return Corpus(lambda: (Document(str(row[field]), 0) for row in rows), None)
 
 
+def records(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Record]:
+    """The object of each line of .jsonl files, and of those in folders. Raises ValueError for what is none."""
+    for path in paths:
+        for file in _files(Path(path).expanduser(), (".jsonl",)):
+            yield from _records(file)
+
+
+def size_of(paths: Sequence[str | os.PathLike[str]]) -> int:
+    """How many bytes files and folders of .jsonl files have."""
+    return sum(file.stat().st_size for path in paths for file in _files(Path(path).expanduser(), (".jsonl",)))
+
+
 def texts(documents: Iterable[Document]) -> Iterator[str]:
     """The texts alone."""
     return (document.text for document in documents)
@@ -94,6 +109,13 @@ def _whole(file: Path) -> Document:
 
 
 def _lines(file: Path, field: str) -> Iterator[Document]:
+    for where, record, size in _records(file):
+        if not isinstance(record.get(field), str):
+            raise ValueError(f"{where}: expected an object with a text under {field!r}, got the keys {shown(record)}")
+        yield Document(record[field], size)
+
+
+def _records(file: Path) -> Iterator[Record]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -103,10 +125,9 @@ def _lines(file: Path, field: str) -> Iterator[Document]:
                 record = json.loads(_decoded(line, where))
             except (json.JSONDecodeError, RecursionError) as error:
                 raise ValueError(f"{where}: not valid JSON ({error})") from error
-            if not isinstance(record, dict) or not isinstance(record.get(field), str):
-                keys = f"the keys {shown(record)}" if isinstance(record, dict) else type(record).__name__
-                raise ValueError(f"{where}: expected an object with a text under {field!r}, got {keys}")
-            yield Document(record[field], len(line))
+            if not isinstance(record, dict):
+                raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
+            yield where, record, len(line)
 
 
 def _decoded(data: bytes, where: str) -> str:

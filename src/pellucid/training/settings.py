@@ -12,33 +12,40 @@ from ..model.checks import at_least, one_of, positive, whole
 from ..model.plain import from_plain
 from ..weights.files import check_regular
 from .loop import Settings
+from .lora import Lora
 from .optimizers import Recipe
 from .schedules import Constant, Cosine, InverseRoot, Linear, Schedule, WarmupStableDecay
 
 SETTINGS = "run.json"  # in the folder of a run
-ORDERS = ("windows", "sequential", "documents")
+ORDERS = ("", "windows", "sequential", "documents", "packed")
 SCHEDULES = ("cosine", "linear", "stable", "inverse_root", "constant")
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is read. `text`: files, folders, .jsonl files whose texts stand under `field`; none: the standard library's
-    sources. `tokenizer`: "characters" or "bpe" (of at most `vocab_size` tokens), made of the text; or a model, whose
-    own is taken; empty: that of the model the run starts from, or else characters.
+    """What is read. `text`: files, folders, .jsonl files whose texts stand under `field` (empty: "text"); none: the
+    standard library's sources. `tokenizer`: "characters" or "bpe" (of at most `vocab_size` tokens), made of the text;
+    or a model, whose own is taken; empty: that of the model the run starts from, or else characters.
 
     Or `tokens`: a token file, with its tokenizer's files beside it; `validation_tokens` another. Otherwise the last
     `validation` share of the tokens is kept to validate with. A batch has `rows` rows of `length` ids in the `order`
-    "windows" (random), "sequential" or "documents" (a row sees one document only). `jobs` processes encode text.
+    "windows" (random), "sequential", "documents" (a row for each) or "packed" (several in a row, which do not see one
+    another); empty: windows, and of conversations documents. `jobs` processes encode text.
+
+    Instructions are conversations: .jsonl files whose messages stand under `field` (empty: "messages"). Translations
+    are .jsonl files with `source_field` and `target_field`, or two text files whose lines belong together.
     """
 
     text: tuple[str, ...] | str = ()
-    field: str = "text"
+    field: str = ""
+    source_field: str = "source"
+    target_field: str = "target"
     tokenizer: str = ""
     vocab_size: int = 1024
     tokens: str = ""
     validation_tokens: str = ""
     validation: float = 0.1
-    order: str = "windows"
+    order: str = ""
     rows: int = 12
     length: int = 64
     jobs: int = 0
@@ -154,6 +161,8 @@ class RunSettings:
 
     `model` holds fields of `Config` (`vocab_size` comes from the tokenizer, `context_length` is `data.length` unless it
     is given), or `preset`, a published shape with changes, or `start`, a checkpoint to train on.
+    `objective` is "next_token", "masked", "translation" or "instruction"; `smoothing` that of its labels.
+    `lora`: low-rank adapters of `start` are trained, and nothing else.
     `threads` 0 leaves their number to torch. `compile`: the sublayers, by torch.compile.
     """
 
@@ -164,10 +173,12 @@ class RunSettings:
     threads: int = 0
     compile: bool = False
     objective: str = "next_token"
+    smoothing: float = 0.0
     model: dict = field(default_factory=dict)
     data: Data = Data()
     optimizer: Recipe = Recipe(beta2=0.99)
     schedule: Rate = Rate()
+    lora: Lora | None = None
     loop: Settings = Settings()
     evaluate: Evaluate = Evaluate()
     sample: Sample = Sample()
@@ -179,7 +190,11 @@ class RunSettings:
         at_least("seed", self.seed, 0)
         at_least("threads", self.threads, 0)
         positive("the length of folder", len(self.folder))
+        if not 0.0 <= self.smoothing < 1.0:
+            raise ValueError(f"smoothing must lie in [0, 1), got {self.smoothing}")
         self.schedule.schedule(self.steps, 1)
+        if self.lora is not None and "start" not in self.model:
+            raise ValueError("lora adapts a checkpoint: name it under model.start")
 
 
 def read_run(path: str | os.PathLike[str] | None = None, changes: Sequence[str] = ()) -> RunSettings:

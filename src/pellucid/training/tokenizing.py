@@ -52,7 +52,8 @@ def encoder(tokenizer: Tokenizer) -> Encode:
             ids = tokenizer.encode(text, bos=False) if text else []
         except TextError as error:
             raise TextError(_explained(tokenizer, text) or str(error)) from error
-        return np.asarray(ids + end if ids else [], dtype=np.uint32)
+        # Some vocabularies put the end behind every text themselves.
+        return np.asarray(ids + end if ids and ids[-1:] != end else ids, dtype=np.uint32)
 
     return encode
 

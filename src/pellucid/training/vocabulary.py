@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from ..text import Tokenizer
 
-END_OF_TEXT = "<|endoftext|>"
+END_OF_TEXT, MASK = "<|endoftext|>", "[MASK]"
 BYTES = 256
 
 
@@ -83,6 +83,8 @@ def _ids(tokenizer: Tokenizer) -> Iterator[int]:
 
 def _files(library: tokenizers.Tokenizer) -> dict[str, bytes]:
     names = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "tokenizer_class": "PreTrainedTokenizerFast"}
+    if any(token.content == MASK for token in library.get_added_tokens_decoder().values()):
+        names["mask_token"] = MASK
     return {
         "tokenizer.json": library.to_str(pretty=True).encode(),
         "tokenizer_config.json": json.dumps(names, indent=2).encode(),
