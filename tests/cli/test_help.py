@@ -17,7 +17,7 @@ OPTIONS = {
     "chat": "--system --temperature --top-k --top-p --min-p --max-new-tokens --seed --stop --json",
     "fill": "--top --json",
     "trace": "--layers --sites --position --source --values --json",
-    "explain": "--token --minus --position --source --top --entries --json",
+    "explain": "--token --minus --position --source --top --entries --by --check --json",
     "heads": "--layers --strongest --sequences --seed --json",
     "params": "--json",
     "sites": "--length --layers --json",

@@ -177,3 +177,52 @@ def test_a_source_of_bytes_that_are_no_text_is_refused(call, translating):
         code, out, err = call(name, translating, "the cat", "--source", "\udcff")
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert "--source is not valid text" in err
+
+
+def test_explain_splits_as_it_is_asked(ask, tiny, call):
+    found = ask("explain", tiny, PROMPT, "--by", "neuron", "--by", "source")
+    tokens = found["tokens"]
+    assert list(found["ledger"]) == ["neuron", "source"]
+    neurons = [entry["written by"] for entry in found["ledger"]["neuron"]["entries"]]
+    assert "2.ffn neuron 39" in neurons
+    sources = [entry["written by"] for entry in found["ledger"]["source"]["entries"]]
+    assert sources[1 : 1 + len(tokens)] == [f"position {at} ({token})" for at, token in enumerate(tokens)]
+    for ledger in found["ledger"].values():
+        assert ledger["sum"] + ledger["remainder"] == pytest.approx(ledger["value"], abs=1e-9)
+        assert abs(ledger["remainder"]) < 1e-4
+    code, out, err = call("explain", tiny, PROMPT, "--by", "layer")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "'sublayer', 'head', 'neuron', 'source' or 'head and source', got 'layer'" in err
+
+
+def test_explain_checks_itself_by_running_without_the_largest_writers(oracle, ask, call):
+    """The oracle's own model, its largest sublayer's output made zero at the last token by a hook."""
+    model, tokenizer, folder = oracle
+    ids = torch.tensor([tokenizer.encode(PROMPT, add_special_tokens=False)])
+    found = ask("explain", folder, PROMPT, "--by", "sublayer", "--check")
+    table = found["check"]["sublayer"]
+    rows = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
+    name = next(name for name in rows if name[0].isdigit())
+    layer, part = name.split(".")
+    module = getattr(model.model.layers[int(layer)], {"attention": "self_attn", "ffn": "mlp"}[part])
+    token = found["top"]["rows"][0][2]
+
+    def silence(_module, _given, out):
+        first = out[0] if isinstance(out, tuple) else out
+        first = first.index_fill(1, torch.tensor([ids.shape[1] - 1]), 0.0)
+        return (first, *out[1:]) if isinstance(out, tuple) else first
+
+    with torch.no_grad():
+        before = model(ids).logits[0, -1, token]
+        handle = module.register_forward_hook(silence)
+        after = model(ids).logits[0, -1, token]
+        handle.remove()
+    assert rows[name]["happened"] == pytest.approx(float(after - before), abs=1e-4)
+    entries = {entry["written by"]: entry["amount"] for entry in found["ledger"]["sublayer"]["entries"]}
+    assert rows[name]["predicted"] == pytest.approx(-entries[name], abs=1e-9)
+    assert "all 5 together" in rows
+    assert "check" not in ask("explain", folder, PROMPT)
+    code, out, err = call("explain", folder, PROMPT, "--check")
+    assert (code, err) == (0, "")
+    assert out.count("its largest writers taken away") == 2
+    assert max(map(len, out.splitlines())) <= 80

@@ -177,20 +177,22 @@ def test_a_writer_that_is_edited_already_can_be_taken_away():
 SAID = [
     (-2.0, -2.0, -2.0, "as predicted"),
     (-2.0, -2.0, -2.09, "as predicted"),
-    (-2.0, -2.0, -0.8, "later layers restore 60%"),
-    (-2.0, -2.0, 0.01, "later layers restore 100%"),
-    (-2.0, -2.0, 0.5, "later layers turn it round"),
-    (-2.0, -2.0, -3.0, "later layers add 50%"),
-    (-2.0, -2.0, -9.0, "later layers make it 4.5 times that"),
+    (-2.0, -2.0, -0.8, "later sublayers restore 60%"),
+    (-2.0, -2.0, 0.01, "later sublayers restore 100%"),
+    (-2.0, -2.0, 0.5, "later sublayers turn it round"),
+    (-2.0, -2.0, -3.0, "later sublayers add 50%"),
+    (-2.0, -2.0, -9.0, "later sublayers make it 4.5 times that"),
     (-2.0, -1.0, -1.0, "as predicted, but for the norm"),
-    (-2.0, None, -0.8, "later layers and norms restore 60%"),
+    (-2.0, None, -0.8, "later sublayers and norms restore 60%"),
     (0.0, 0.0, 0.0, "as predicted"),
-    (0.0, 0.0, 1.5, "all of it through later layers"),
+    (-0.1, -0.1, -1.5, "nearly all of it through later sublayers"),
+    (-2.0, 0.0, 0.001, "as predicted, but for the norm"),
+    (0.0, 0.0, 1.5, "nearly all of it through later sublayers"),
 ]
 
 
 @pytest.mark.parametrize(("predicted", "free", "happened", "words"), SAID)
-def test_the_table_says_in_words_what_later_layers_did(predicted, free, happened, words):
+def test_the_table_says_in_words_what_later_sublayers_did(predicted, free, happened, words):
     assert said(predicted, free, happened) == words
 
 

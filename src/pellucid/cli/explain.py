@@ -15,30 +15,48 @@ if TYPE_CHECKING:
     from ..inside.trace import Trace
 
 BAR = 21
+WAYS = ("sublayer", "head")
 FROZEN = "In the sums the scales of norms are held at their values in this run, which makes them exact."
+
+
+Token = Annotated[
+    str | None, typer.Option("--token", metavar="TEXT", help="The token to explain. [default: the most probable]")
+]
+Minus = Annotated[str | None, typer.Option("--minus", metavar="TEXT", help="Explain its lead over this token.")]
+Top = Annotated[int, typer.Option("--top", metavar="K", help="How many next tokens to show.")]
+Entries = Annotated[int, typer.Option("--entries", metavar="N", help="How many entries of a ledger to show.")]
+Ways = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by",
+        metavar="WAY",
+        help="Split the logit by sublayer, head, neuron, source (the position that attention brought it from), or "
+        "'head and source'; may be repeated. [default: sublayer and head]",
+        show_default=False,
+    ),
+]
+Check = Annotated[bool, typer.Option("--check", help="Take the largest writers away, run again, and compare.")]
 
 
 def explain(
     model: ModelName,
     prompt: Prompt,
-    token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="TEXT", help="The token to explain. [default: the most probable]"),
-    ] = None,
-    minus: Annotated[
-        str | None, typer.Option("--minus", metavar="TEXT", help="Explain its lead over this token.")
-    ] = None,
+    token: Token = None,
+    minus: Minus = None,
     position: MaskOrLast = None,
     source: Source = None,
-    top: Annotated[int, typer.Option("--top", metavar="K", help="How many next tokens to show.")] = 5,
-    entries: Annotated[int, typer.Option("--entries", metavar="N", help="How many entries of a ledger to show.")] = 15,
+    top: Top = 5,
+    entries: Entries = 15,
+    by: Ways = None,
+    check: Check = False,
     as_json: Json = False,
 ) -> None:
     """Say why the next token is what it is.
 
     The next tokens with their probabilities (of a model that fills masks: the tokens at the position); what each depth
     would say (logit lens); and the token's logit as a sum of what every sublayer and every head wrote for it. With
-    --json the ledgers hold every entry.
+    --check the model is run again without the largest of these, one by one and together. With --json the ledgers hold
+    every entry.
     """
     text = read_prompt(prompt)
     token = None if token is None else as_text(token, "--token")
@@ -49,14 +67,16 @@ def explain(
     ahead = trace.top(top, position=position)
     wanted = token if token is not None else ahead.column("id")[0]
     depths = trace.lens(wanted, position=position)
-    ledgers = {way: _ledger(trace, wanted, minus, way, position) for way in ("sublayer", "head")}
-    tokens = trace.tokens()
-    at = range(len(tokens))[position]
+    ledgers = {way: _ledger(trace, wanted, minus, way, position) for way in by or WAYS}
+    checks = {way: each.check() for way, each in ledgers.items()} if check else {}
+    tokens, at = trace.tokens(), range(len(trace.tokens()))[position]
     if as_json:
         data = {"model": model, "prompt": text, "tokens": tokens, "position": at, "top": ahead.to_json()}
-        print_json({**data, "lens": depths.to_json(), "ledger": {way: each.to_json() for way, each in ledgers.items()}})
+        data |= {"lens": depths.to_json(), "ledger": {way: each.to_json() for way, each in ledgers.items()}}
+        print_json(data | ({"check": {way: each.to_json() for way, each in checks.items()}} if check else {}))
         return
-    shown = [with_bars(ahead, "probability"), lens_table(depths), *(ledger_table(x, entries) for x in ledgers.values())]
+    sums = [part for way in ledgers for part in (ledger_table(ledgers[way], entries), checks.get(way)) if part]
+    shown = [with_bars(ahead, "probability"), lens_table(depths), *sums]
     print(fill(_asked(tokens, at, opened.fills), 80), *shown, fill(FROZEN, 80), sep="\n\n")
 
 
@@ -96,11 +116,11 @@ def with_bars(table: Table, column: str, width: int = BAR) -> Table:
 
 
 def lens_table(table: Table) -> Table:
-    """The lens without the sites' names, which the depth says already, and with a bar for the followed token."""
-    at = table.columns.index("site")
-    kept = tuple(row[:at] + row[at + 1 :] for row in table)
+    """The lens in 80 columns: with a bar for the followed token, without sites (the depth says them) and divergence."""
+    shown = [at for at, name in enumerate(table.columns) if name not in ("site", "KL")]
     followed = table.columns[4]
-    shorter = Table(table.title, table.columns[:at] + table.columns[at + 1 :], kept, table.note)
+    rows = tuple(tuple(row[at] for at in shown) for row in table)
+    shorter = Table(table.title, tuple(table.columns[at] for at in shown), rows, table.note)
     return with_bars(shorter, followed, 12)
 
 

@@ -85,7 +85,7 @@ def check(asked: Asked, title: str, k: int, over: Run | None) -> Table:
     """The k largest writers taken away, one by one and together: what the ledger says, and what the model does.
 
     "predicted" is the entry's loss with every norm frozen; "norms free" lets the reading norm take its scale anew (in a
-    pre-norm model); "happened" is the model run again, later layers and all.
+    pre-norm model); "happened" is the model run again, later sublayers and all.
     """
     if k < 1:
         raise LedgerError(f"k must be at least 1, got {k}")
@@ -107,19 +107,19 @@ def check(asked: Asked, title: str, k: int, over: Run | None) -> Table:
 
 
 def said(predicted: float, free: float | None, happened: float) -> str:
-    """What became of a prediction, in words: how much of it later layers restored, turned round or added."""
+    """What became of a prediction, in words: how much of it later sublayers restored, turned round or added."""
     direct = predicted if free is None else free
-    later = "later layers" if free is not None else "later layers and norms"
-    if abs(direct) <= 1e-9 * max(1.0, abs(happened)):
-        return "as predicted" if abs(happened) <= 1e-9 else f"all of it through {later}"
+    later = "later sublayers" if free is not None else "later sublayers and norms"
+    if abs(happened - direct) <= max(ALIKE * abs(direct), 0.01 * abs(predicted), 1e-9):
+        return "as predicted" if abs(direct - predicted) <= ALIKE * abs(predicted) else "as predicted, but for the norm"
+    if abs(direct) <= 0.1 * abs(happened):
+        return f"nearly all of it through {later}"
     share = happened / direct
     if share < -ALIKE:
         return f"{later} turn it round"
-    if share < 1 - ALIKE:
+    if share < 1:
         return f"{later} restore {min(1 - share, 1):.0%}"
-    if share > 1 + ALIKE:
-        return f"{later} add {share - 1:.0%}" if share < 3 else f"{later} make it {share:.1f} times that"
-    return "as predicted" if abs(direct - predicted) <= ALIKE * abs(predicted) else "as predicted, but for the norm"
+    return f"{later} add {share - 1:.0%}" if share < 3 else f"{later} make it {share:.1f} times that"
 
 
 def _change(entry: tuple[str, float, Origin, int], over: Run | None) -> _Change:

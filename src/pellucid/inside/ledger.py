@@ -62,7 +62,7 @@ class Ledger:
         """What happens without the k largest writers, one by one and together, beside what the ledger predicts.
 
         Each is taken away at the ledger's token alone and the model is run again; with `over`, a trace, it is set to
-        its mean over all tokens of that instead. Where later layers make up for the loss the table says so. Raises
+        its mean over all tokens of that instead. Where later sublayers make up for the loss the table says so. Raises
         LedgerError for a ledger without its run, or `over` another model.
         """
         if self.asked is None:

@@ -20,6 +20,7 @@ from .run import Run
 
 _Part = Attention | FeedForward
 
+_WRITTEN = "this is itself written to the stream: it is an entry of ledger(...), and by= splits it further"
 _REFUSED = {
     "scores": "a score is a product of two sums: hold one side, wrote('{part}.query', head=, key=) for who wrote the "
     "query along that key, or wrote('{part}.key', head=, query=) the other way round",
@@ -29,13 +30,13 @@ _REFUSED = {
     "source'), and what it reads is wrote('{part}.value', head=, along=)",
     "neurons": "an activation is no sum of writes; the nearest exact question is wrote('{part}.{before}', neuron=)",
     "scale": "a norm's scale is held, not summed; the nearest exact question is of the state that it reads",
+    "writes": _WRITTEN,
+    "update": _WRITTEN,
     "sum": "ask of the state that it becomes, along a direction: wrote('{l}.stream', along=)",
     "logits": "a logit's own ledger is ledger(token)",
     "": "nothing there is a linear reading of the stream; what is: a state, an input, a query, a key, a value, a gate, "
     "an up, final.normed",
 }
-_WRITTEN = "this is itself written to the stream: it is an entry of ledger(...), and by= splits it further"
-_REFUSED |= dict.fromkeys(("writes", "update"), _WRITTEN)
 
 
 def wrote(run: Run, question: Question, row: int, position: int) -> Ledger:
