@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from ..views.figures import View, heat_map
 from ..views.table import Table, plain
 
 
@@ -57,6 +58,11 @@ class Effects:
             for row, values in zip(self.rows, self.values.tolist(), strict=True)
         )
         return Table(self.title, (self.names[0], *self.columns), tuple(lines), self.note)
+
+    def plot(self) -> View:
+        """The grid as a heat map, its rows and columns labelled. Raises ValueError without matplotlib."""
+        cells = [[None if value != value else value for value in row] for row in self.values.tolist()]
+        return heat_map(cells, self.rows, self.columns, self.title, self.names)
 
     def to_json(self) -> dict[str, object]:
         """The grid as plain data; a value that is not there is null."""

@@ -1,6 +1,7 @@
 """Arrays in, pictures out. Holds no mathematics of the model and imports no other room."""
 
+from .figures import View, bars, heat_map
 from .strips import bar, strip
 from .table import Table
 
-__all__ = ["Table", "bar", "strip"]
+__all__ = ["Table", "View", "bar", "bars", "heat_map", "strip"]

@@ -2,11 +2,15 @@
 
 import math
 import textwrap
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from numbers import Integral
 from typing import Any, SupportsFloat
+
+from .figures import View, bars
+from .printing import columns_of, printable
 
 WIDTH = 80
 _GAP = "  "
@@ -64,6 +68,40 @@ class Table:
         rows = [[plain(cell) for cell in row] for row in self.rows]
         return {"title": self.title, "columns": list(self.columns), "rows": rows, "note": self.note}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Table":
+        """A table from its plain data. Raises ValueError for data that is none."""
+        expected = {"title": str, "columns": list, "rows": list, "note": str}
+        if set(data) != set(expected) or not all(isinstance(data[name], kind) for name, kind in expected.items()):
+            raise ValueError(f"a table is written as {', '.join(expected)}, got {', '.join(map(str, data))}")
+        return cls(data["title"], tuple(map(str, data["columns"])), tuple(map(tuple, data["rows"])), data["note"])
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame, its title and note under `attrs`. Raises ValueError without pandas."""
+        if find_spec("pandas") is None:
+            raise ValueError("to_pandas needs pandas: pip install pandas; to_json gives plain data")
+        pandas = import_module("pandas")
+        frame = pandas.DataFrame(list(self.rows), columns=list(self.columns))
+        frame.attrs |= {"title": self.title, "note": self.note}
+        return frame
+
+    def plot(self, column: str | None = None) -> View:
+        """One bar a row: the first column of numbers, or the one named, under the words of the other columns before it.
+
+        Raises ValueError where there are no numbers to draw, and without matplotlib.
+        """
+        numeric = [name for at, name in enumerate(self.columns) if _numeric(self._cells(at)) and name not in _NAMING]
+        if column is not None and column not in numeric:
+            raise ValueError(
+                f"the numbers of {self.title!r} stand in {', '.join(numeric) or 'no column'}, got {column!r}"
+            )
+        if not numeric or not self.rows:
+            raise ValueError(f"the table {self.title!r} has no numbers to draw")
+        column = column or numeric[0]
+        naming = [at for at, name in enumerate(self.columns[: self.columns.index(column)]) if name not in numeric]
+        labels = [" ".join(str(row[at]) for at in naming) or str(number) for number, row in enumerate(self.rows)]
+        return bars(labels, self.column(column), self.title, column)
+
     def text(self, width: int = WIDTH) -> str:
         """The table as aligned lines of at most `width` columns where its words can be wrapped to that."""
         columns = [_column(name, self._cells(at)) for at, name in enumerate(self.columns)]
@@ -102,18 +140,6 @@ def plain(value: object) -> Any:
     if isinstance(value, Sequence):
         return [plain(item) for item in value]
     return str(value)
-
-
-def printable(text: str) -> str:
-    """The text on one line: control and other unprintable characters are written as escapes."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def columns_of(text: str) -> int:
-    """How many terminal columns a text takes: East Asian wide characters two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
 
 
 def _is_number(cell: object) -> bool:
