@@ -117,7 +117,12 @@ class _Spots:
     @classmethod
     def of(cls, at: Bool[Tensor, "B T"], place: Place, keys: Place | None) -> "_Spots":
         rows = at.nonzero()[:, 0]
-        theirs = None if keys is None else keys.positions.expand(at.shape[0], -1)[rows]
+        theirs = None
+        if keys is not None:
+            known = keys.positions
+            if keys.real is not None:  # padding stands where no value reaches
+                known = known.masked_fill(~keys.real, torch.iinfo(known.dtype).max)
+            theirs = known.expand(at.shape[0], -1)[rows]
         return cls(place.positions.expand(at.shape)[at], theirs)
 
     def hides(self, wanted: tuple[int, ...] | None, here: Tensor) -> Tensor:
