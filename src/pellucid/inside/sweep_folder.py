@@ -40,11 +40,10 @@ class Finished:
         """The numbers of the values that are not there yet."""
         return [number for number, known in enumerate(self.known) if not known]
 
-    def add(self, numbers: Sequence[int], values: Sequence[float]) -> None:
-        """Take values in, and write the file anew."""
+    def take(self, numbers: Sequence[int], values: Sequence[float]) -> None:
+        """Take values in."""
         for number, value in zip(numbers, values, strict=True):
             self.values[number], self.known[number] = value, True
-        self.save()
 
     def save(self) -> None:
         """Write all values aside, then move them into place: whatever interrupts, a whole file stands there."""

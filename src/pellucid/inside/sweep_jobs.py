@@ -121,7 +121,7 @@ class Base:
             keys = owner.source.place if owner.source is not None and ".cross." in change.site.name else owner.place
         value = self._value(change.site.name)
         same = torch.eq(change(value, owner.place, keys), value).movedim(change.site.axes.index("T"), 1)[0]
-        return (~same.flatten(1).all(1)).nonzero().flatten().tolist()
+        return (~same.reshape(len(same), -1).all(1)).nonzero().flatten().tolist()
 
     def _owner(self, change: Change) -> Run:
         """The run that a change is made in: the encoder's, or the one that is read."""

@@ -73,7 +73,7 @@ class Packed:
             return whole  # the very same object tells attention that the mask is a plain triangle
         return Place(whole.positions[:, columns], None, columns[-1] + 1 if columns else 0, whole.length)
 
-    def _enter(self, index: int, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "1 N D"]:
+    def _enter(self, index: int, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "1 M D"]:
         """Let the jobs of a state join, and make the edits of that state."""
         site = self.base.names[index]
         if x.shape[1] and site in self.base.looks:
@@ -121,7 +121,7 @@ class Packed:
             looks=self.looks or None,
         )  # fmt: skip
 
-    def _step(self, index: int, step: Step, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "1 N D"]:
+    def _step(self, index: int, step: Step, x: Float[Tensor, "1 N D"]) -> Float[Tensor, "1 M D"]:
         source, attention = step.source(x, self.here), attention_in(step.parts)
         if attention is None:
             return step.close(x, [part(source, self.here) for part in step.parts], self.here)

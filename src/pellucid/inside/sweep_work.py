@@ -64,9 +64,10 @@ def work(base: Base, cells: Sequence[Cell], options: SweepOptions, question: Seq
             elif job:
                 plain.append(number)
             else:
-                finished.values[number] = finished.base
+                finished.take([number], [finished.base])
         for numbers, values in _answers(base, cells, (jobs, plain), options.memory):
-            finished.add(numbers, values)
+            finished.take(numbers, values)
+            finished.save()
             if options.progress is not None:
                 options.progress(len(cells) - len(finished.missing), len(cells))
         finished.save()
