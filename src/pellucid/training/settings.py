@@ -17,7 +17,7 @@ from .optimizers import Recipe
 from .schedules import Constant, Cosine, InverseRoot, Linear, Schedule, WarmupStableDecay
 
 SETTINGS = "run.json"  # in the folder of a run
-ORDERS = ("", "windows", "sequential", "documents", "packed")
+ORDERS = ("windows", "sequential", "documents", "packed")
 SCHEDULES = ("cosine", "linear", "stable", "inverse_root", "constant")
 
 
@@ -53,7 +53,7 @@ class Data:
     def __post_init__(self) -> None:
         for name in ("rows", "length", "vocab_size"):
             whole(f"data.{name}", vars(self)[name])
-        one_of("data.order", self.order, ORDERS)
+        one_of("data.order", self.order or ORDERS[0], ORDERS)
         at_least("data.jobs", self.jobs, 0)
         if not 0.0 <= self.validation < 1.0:
             raise ValueError(f"data.validation must lie in [0, 1), got {self.validation}")
