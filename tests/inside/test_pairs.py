@@ -78,7 +78,7 @@ def test_a_misfit_is_drawn(twos):
     assert lines[1].split(" | ") == ["  clean      The", "␣city", "␣of", "␣France", "␣is"]
     assert lines[2].split(" | ")[:3] == ["  corrupted  The", "␣city", "␣of"]
     assert lines[3].index("^") == lines[1].index("␣France") == lines[2].index("␣P")
-    long = "The city of " * 5 + "France", "The city of " * 5 + "Fr"
+    long = "The city of " * 5 + "France", "The city of " * 5 + "Norway"
     with pytest.raises(ValueError, match="do not align") as caught:
         aligned([long], twos)
     lines = str(caught.value).splitlines()

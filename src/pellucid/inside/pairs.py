@@ -6,6 +6,7 @@ Only then can a value of one run be put at the same place of the other (activati
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
 
 import torch
 from jaxtyping import Bool, Int
@@ -125,10 +126,10 @@ def _misfit(at: int, one: list[int], other: list[int], tokenizer: Tokenizer) -> 
     first = next(a for kind, a, end, b, stop in steps if kind != "equal" and end - a != stop - b)
     start = max(0, first - _WIDTH)
     rows = [tokenizer.labels(row[start : first + _WIDTH]) for row in (one, other)]
-    longest = max(map(len, rows))
-    cells = [[*row, *[""] * (longest - len(row))] for row in rows]
-    sizes = [max(columns_of(cell) for cell in column) for column in zip(*cells, strict=True)]
-    lines = [" | ".join(c + " " * (size - columns_of(c)) for c, size in zip(row, sizes, strict=True)) for row in cells]
+    sizes = [max(map(columns_of, column)) for column in zip_longest(*rows, fillvalue="")]
+    lines = [
+        " | ".join(cell + " " * (sizes[place] - columns_of(cell)) for place, cell in enumerate(row)) for row in rows
+    ]
     mark = " " * sum(size + 3 for size in sizes[: first - start]) + "^"
     dots = "... | " if start else ""
     head = f"the texts of pair {at} do not align: {len(one)} tokens and {len(other)}, from token {first} on"
