@@ -19,11 +19,13 @@ OPTIONS = {
     "trace": "--layers --sites --position --source --values --json",
     "explain": "--token --minus --position --source --top --entries --by --check --json",
     "heads": "--layers --strongest --sequences --seed --json",
+    "patch": "--token --minus --sites --each --noising --position --source --top --json",
     "params": "--json",
     "sites": "--length --layers --json",
     "convert": "--layout --type --json",
     "tokenize": "--tokenizer --vocab-size --control --field --suffix --dataset --split --jobs --json",
     "train": "--set --watch --resume --json",
+    "eval": "--length --stride --json",
 }
 
 

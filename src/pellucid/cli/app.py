@@ -14,11 +14,13 @@ COMMANDS = {
     "trace": "Show every stage of the forward pass.",
     "explain": "Say why the next token is what it is.",
     "heads": "Say what kind of head each one is.",
+    "patch": "Say where the difference between two texts is carried.",
     "params": "Count the parameters, line by line.",
     "sites": "List every value that can be read.",
     "convert": "Write a model's weights in another form.",
     "tokenize": "Turn text into a file of tokens.",
     "train": "Train a model.",
+    "eval": "Measure how well a model predicts a text.",
 }
 
 
