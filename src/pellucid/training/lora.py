@@ -188,6 +188,12 @@ def attach(transformer: Transformer, updates: Iterable[Update], dropout: float =
     return Adapters(transformer, adapted)
 
 
+def adapters_of(transformer: Transformer) -> Adapters | None:
+    """The adapters that stand in a model, unmerged; None where there are none."""
+    adapted = {name: module for name, module in transformer.named_modules() if isinstance(module, Adapted)}
+    return Adapters(transformer, adapted) if adapted else None
+
+
 def chosen(every: Sequence[Place], targets: Sequence[str]) -> list[Place]:
     """The places that targets name, in the model's order. Raises ValueError for one that none has, with the nearest."""
     names = {place.theirs: _names(place) for place in every}

@@ -11,9 +11,11 @@ import torch
 from ..model.transformer import Transformer
 from ..weights.saving import save_checkpoint, tokenizer_files
 from . import checkpoints
+from .adapters import save_adapter
 from .assembly import Task, build, gather, objective_of
 from .batch import Objective
 from .loop import Record, train
+from .lora import adapters_of
 from .optimizers import optimizer_of
 from .recording import Recorder, Report
 from .run_folder import check_machine, claim
@@ -23,7 +25,7 @@ from .sublayers import compile_sublayers
 from .tokenizing import encoder
 
 Watch = Callable[[Transformer], Mapping[str, float]]
-MODEL = "model"
+MODEL, ADAPTER = "model", "adapter"
 
 
 class Run:
@@ -100,7 +102,14 @@ class Run:
         words = self.tokenizer
         ids = {} if words is None else {"bos_token_id": words.bos_id, "eos_token_id": list(words.eos_ids) or None}
         files = tokenizer_files(self.folder)
-        return save_checkpoint(self.folder / MODEL, self.transformer, generation=ids, tokenizer_files=files)
+        adapters, lora = adapters_of(self.transformer), self.settings.lora
+        if adapters is None or lora is None:
+            return save_checkpoint(self.folder / MODEL, self.transformer, generation=ids, tokenizer_files=files)
+        path = save_adapter(self.folder / ADAPTER, adapters, str(self.settings.model["start"]))
+        if not lora.merge:
+            return path
+        with adapters.merged():
+            return save_checkpoint(self.folder / MODEL, self.transformer, generation=ids, tokenizer_files=files)
 
     def validate(self) -> float | None:
         """The mean loss of the validation data's targets; None where there is none."""

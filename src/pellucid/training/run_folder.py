@@ -14,7 +14,7 @@ from .recording import has_board
 from .settings import SETTINGS, RunSettings, read_run
 
 # What decides which numbers come out; the rest may differ when a run goes on.
-DECIDING = ("seed", "steps", "objective", "model", "data", "optimizer", "schedule", "loop")
+DECIDING = ("seed", "steps", "objective", "model", "data", "optimizer", "schedule", "lora", "loop")
 
 
 def claim(folder: Path, settings: RunSettings, resume: bool) -> Path:
