@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from pellucid.training import checkpoints, run_folder, token_file
+from pellucid.training import checkpoints, run_folder, token_file, world
 from pellucid.training.run import Run
 from pellucid.training.settings import read_run
 
@@ -84,7 +84,7 @@ def at_stage(stage: str) -> None:
         case "tokens":
             dying(token_file.os, "replace", lambda aside, path: Path(path).name == "data.tokens")
         case "weights" | "optimizer":
-            dying(checkpoints, "save_safetensors", lambda path, _: path.stem == stage and "0006" in path.parent.name)
+            dying(world, "save_safetensors", lambda path, _: path.stem == stage and "0006" in path.parent.name)
         case "state":
             dying(checkpoints.json, "dump", third)
         case "rename":

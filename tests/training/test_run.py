@@ -86,7 +86,7 @@ def test_a_run_writes_down_all_that_it_reports(whole):
     names = {path.name for path in run.folder.iterdir()}
     assert names == {
         "run.json", "data.tokens", "tokenizer.json", "tokenizer_config.json", "metrics.jsonl", "samples.jsonl",
-        "watches.jsonl", "checkpoints",
+        "watches.jsonl", "checkpoints", ".lock",
     }  # fmt: skip
 
 

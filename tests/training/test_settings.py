@@ -13,6 +13,7 @@ from pellucid.training.schedules import Constant, Cosine, InverseRoot, Linear, W
 from pellucid.training.settings import RunSettings, read_run
 from pellucid.training.tokenizing import tokenize
 from pellucid.training.vocabulary import train_characters, write_files
+from pellucid.weights.errors import CheckpointError
 
 TOML = """
 folder = "somewhere"
@@ -70,7 +71,7 @@ def test_schedules_by_name():
         ("data=3", "the run.data must be Data, got 3"),
         ("steps=0", "steps must be a whole number of at least 1, got 0"),
         ("steps=true", "the run.steps must be int, got True"),
-        ("data.order=shuffled", "data.order must be 'windows' or 'sequential' or 'documents', got 'shuffled'"),
+        ("data.order=shuffled", "data.order must be 'windows' or .* or 'packed', got 'shuffled'"),
         ("data.validation=1.0", r"data.validation must lie in \[0, 1\), got 1.0"),
         ("data.validation_tokens=a", "goes with data.tokens"),
         ("schedule.name=sine", "schedule.name must be 'cosine'"),
@@ -199,21 +200,21 @@ def test_tokens_and_tokenizer_must_be_of_one_vocabulary(run, tmp_path):
 
 
 def test_no_space_left_is_told_and_leaves_the_last_checkpoint(run, tmp_path, monkeypatch):
-    from pellucid.training import checkpoints
+    from pellucid.training import world
 
     training = run("a", "save.every=1", "evaluate.every=0")
-    keep = checkpoints.save_safetensors
+    keep = world.save_safetensors
 
     def full(path, tensors):
         if path.parent.name.startswith(".00000002"):
             raise OSError(28, "No space left on device", str(path))
         keep(path, tensors)
 
-    monkeypatch.setattr(checkpoints, "save_safetensors", full)
-    with pytest.raises(OSError, match="No space left on device"):
+    monkeypatch.setattr(world, "save_safetensors", full)
+    with pytest.raises(CheckpointError, match=r"could not be written \(No space left on device\).*--resume"):
         list(training)
     assert [path.name for path in (tmp_path / "a" / "checkpoints").iterdir()] == ["00000001"]
-    monkeypatch.setattr(checkpoints, "save_safetensors", keep)
+    monkeypatch.setattr(world, "save_safetensors", keep)
     assert [report.record.step for report in run("a", "save.every=1", "evaluate.every=0", resume=True)] == [1]
 
 

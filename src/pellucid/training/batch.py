@@ -36,6 +36,15 @@ class Batch:
         """Some of the rows."""
         return self._each(lambda tensor: tensor[first:last])
 
+    def padded(self, rows: int) -> Self:
+        """The batch with `rows` rows: those that it lacks repeat the first one, without targets."""
+        lacks = rows - len(self.ids)
+        if lacks <= 0:
+            return self
+        longer = self._each(lambda tensor: torch.cat([tensor, tensor[:1].expand(lacks, *tensor.shape[1:])]))
+        longer.targets[-lacks:] = NO_TARGET
+        return longer
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         held = {name: value for name, value in vars(self).items() if value is not None}
         return replace(self, **{name: change(value) for name, value in held.items()})

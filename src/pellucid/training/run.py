@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from ..model.transformer import Transformer
 from ..weights.saving import save_checkpoint, tokenizer_files
 from . import checkpoints
 from .adapters import save_adapter
-from .assembly import Task, build, gather, objective_of
-from .batch import Objective
+from .assembly import Material, Task, build, gather, objective_of
+from .batch import Batch, Objective
 from .loop import Record, train
 from .lora import adapters_of
 from .optimizers import optimizer_of
@@ -23,6 +23,7 @@ from .samples import write
 from .settings import RunSettings
 from .sublayers import compile_sublayers
 from .tokenizing import encoder
+from .world import World
 
 Watch = Callable[[Transformer], Mapping[str, float]]
 MODEL, ADAPTER = "model", "adapter"
@@ -36,7 +37,8 @@ class Run:
     samples.jsonl, watches.jsonl, curve.png and the checkpoints. A new run needs a folder without one; `resume` goes on
     with the one that is there, from its last checkpoint. `watches` are measures taken every `log.watch_every` steps,
     when the gradients of the step are still there. `task` is told of what takes long before the first step.
-    `objective` stands for the one that the settings name.
+    `objective` stands for the one that the settings name. `world` is that of the processes that train one
+    model; each of them makes this run.
 
     Raises ValueError, before the first step, for settings that do not fit the data, the folder or this machine.
     """
@@ -48,27 +50,35 @@ class Run:
         watches: Mapping[str, Watch] | None = None,
         task: Task = lambda what, size: lambda done: None,
         objective: Objective | None = None,
+        world: World | None = None,
     ):
         self.settings, self.watches, self.stopping = settings, dict(watches or {}), False
-        check_machine(settings)
-        self.folder = claim(Path(settings.folder), settings, resume)
-        torch.manual_seed(settings.seed)
-        material = gather(settings, self.folder, task)
+        self.world = world = world or World()
+        check_machine(settings, world.size)
+        self.folder = Path(settings.folder).expanduser().resolve()
+        material = world.first(lambda: self._prepare(resume, task))
         data, evaluate = settings.data, settings.evaluate
         self.tokenizer, self.reader = material.tokenizer, material.reader(data, settings.seed)
+        self.start_id = material.start_id
         self.held_back = material.held_back(data.length, evaluate.rows, evaluate.batches)
-        self.objective = objective or objective_of(settings)
         if self.tokenizer is not None and settings.sample.every:
             encoder(self.tokenizer)(settings.sample.prompt)  # a prompt without tokens is told now
+        torch.manual_seed(settings.seed)
         self.transformer = build(settings, material)
+        if settings.compile:
+            compile_sublayers(self.transformer)
+        self.objective = world.spread(self.transformer, objective or objective_of(settings))
         self.schedule = settings.schedule.schedule(settings.steps, self.transformer.config.d_model)
         self.optimizer = optimizer_of(self.transformer, settings.optimizer)
         saved = checkpoints.checkpoints(self.checkpoints)
-        self.steps = checkpoints.restore(saved[-1], self.transformer, self.optimizer).steps if saved else 0
+        self.steps = checkpoints.restore(saved[-1], self.transformer, self.optimizer, world).steps if saved else 0
         found = checkpoints.best(self.checkpoints)
         self.best = math.inf if found is None else checkpoints.progress_of(found).validation or math.inf
-        if settings.compile:
-            compile_sublayers(self.transformer)
+
+    def _prepare(self, resume: bool, task: Task) -> Material:
+        if self.world.leads:
+            claim(self.folder, self.settings, resume)
+        return gather(self.settings, self.folder, task)
 
     @property
     def checkpoints(self) -> Path:
@@ -81,12 +91,16 @@ class Run:
 
     def __iter__(self) -> Iterator[Report]:
         loop = replace(self.settings.loop, first_step=self.steps)
-        batches = (self.reader(step) for step in range(self.steps, self.settings.steps))
-        with closing(Recorder(self.folder, self.steps, self.settings.log)) as recorder:
-            for record in train(self.transformer, batches, self.objective, self.optimizer, self.schedule, loop):
+        with ExitStack() as stack:
+            recorder = Recorder(self.folder, self.steps, self.settings.log) if self.world.leads else None
+            if recorder is not None:
+                stack.callback(recorder.close)
+            for record in train(self.transformer, self._batches(), self.objective, self.optimizer, self.schedule, loop):
                 self.steps = record.step + 1
+                self.stopping = self.world.any(self.stopping)
                 report = self._report(record)
-                recorder.write(report)
+                if recorder is not None:
+                    recorder.write(report)
                 self._keep(report)
                 yield report
                 if self.stopping:
@@ -97,19 +111,25 @@ class Run:
 
         Raises CheckpointError for a shape that no layout has room for.
         """
+        return self.world.first(lambda: self._export() if self.world.leads else self.folder / MODEL)
+
+    def _export(self) -> Path:
         best = checkpoints.best(self.checkpoints) or checkpoints.checkpoints(self.checkpoints)[-1]
-        checkpoints.load_weights(best, self.transformer)
+        transformer = self.world.form(self.transformer)
+        checkpoints.load_weights(best, transformer)
         words = self.tokenizer
         ids = {} if words is None else {"bos_token_id": words.bos_id, "eos_token_id": list(words.eos_ids) or None}
+        if self.start_id is not None:
+            ids["decoder_start_token_id"] = self.start_id
         files = tokenizer_files(self.folder)
-        adapters, lora = adapters_of(self.transformer), self.settings.lora
+        adapters, lora = adapters_of(transformer), self.settings.lora
         if adapters is None or lora is None:
-            return save_checkpoint(self.folder / MODEL, self.transformer, generation=ids, tokenizer_files=files)
+            return save_checkpoint(self.folder / MODEL, transformer, generation=ids, tokenizer_files=files)
         path = save_adapter(self.folder / ADAPTER, adapters, str(self.settings.model["start"]))
         if not lora.merge:
             return path
         with adapters.merged():
-            return save_checkpoint(self.folder / MODEL, self.transformer, generation=ids, tokenizer_files=files)
+            return save_checkpoint(self.folder / MODEL, transformer, generation=ids, tokenizer_files=files)
 
     def validate(self) -> float | None:
         """The mean loss of the validation data's targets; None where there is none."""
@@ -117,25 +137,35 @@ class Run:
         self.transformer.eval()
         with torch.no_grad():
             for batch in self.held_back:
-                losses, count = self.objective(self.transformer, batch().to(device))
+                losses, count = self.objective(self.transformer, self.world.share(batch()).to(device))
                 total, targets = total + losses.item(), targets + count
         self.transformer.train()
         return total / targets if targets else None
 
     def _report(self, record: Record) -> Report:
-        settings = self.settings
+        settings, text, watched = self.settings, None, {}
+        watching = bool(self.watches) and self._due(settings.log.watch_every)
+        sampling = self._due(settings.sample.every)
         # First, as long as the gradients are those of the step.
-        due = self._due(settings.log.watch_every)
-        watched = {name: watch(self.transformer) for name, watch in self.watches.items()} if due else {}
+        whole = self.world.whole(self.transformer) if watching or sampling else None
+        if watching and whole is not None:
+            watched = {name: watch(whole) for name, watch in self.watches.items()}
+        if sampling and whole is not None:
+            text = self._sample(whole)
         validation = self.validate() if self._due(settings.evaluate.every) else None
-        text = self._sample() if self._due(settings.sample.every) else None
         return Report(record, validation, text, watched or None)
 
-    def _sample(self) -> str | None:
-        config = self.transformer.config
+    def _batches(self) -> Iterator[Batch]:
+        """This process's rows of the steps that are left."""
+        for step in range(self.steps, self.settings.steps):
+            self.world.seed(self.settings.seed, step)
+            yield self.world.share(self.reader(step))
+
+    def _sample(self, transformer: Transformer) -> str | None:
+        config = transformer.config
         if self.tokenizer is None or not config.causal or config.head is None or config.encoder is not None:
             return None
-        return write(self.transformer, self.tokenizer, self.settings.sample, self.settings.seed + self.steps)
+        return write(transformer, self.tokenizer, self.settings.sample, self.settings.seed + self.steps)
 
     def _keep(self, report: Report) -> None:
         """Save a checkpoint when it is time, when the run stops, and when it is the best."""
@@ -145,8 +175,9 @@ class Run:
             self.best = validation
         if better or self.stopping or self._due(self.settings.save.every):
             progress = checkpoints.Progress(self.steps, validation, report.record.skipped)
-            checkpoints.save(self.checkpoints, self.transformer, self.optimizer, progress)
-            checkpoints.prune(self.checkpoints, self.settings.save.keep)
+            checkpoints.save(self.checkpoints, self.transformer, self.optimizer, progress, self.world)
+            if self.world.leads:
+                checkpoints.prune(self.checkpoints, self.settings.save.keep)
 
     def _due(self, every: int) -> bool:
         """Whether what is done every so many steps (0: never), and after the last one, is due."""

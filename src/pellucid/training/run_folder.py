@@ -1,5 +1,6 @@
 """The folder of a run: whose it is, and whether this machine can do what its settings ask for."""
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -13,17 +14,55 @@ from ..weights.files import shown
 from .recording import has_board
 from .settings import SETTINGS, RunSettings, read_run
 
+LOCK = ".lock"
 # What decides which numbers come out; the rest may differ when a run goes on.
-DECIDING = ("seed", "steps", "objective", "model", "data", "optimizer", "schedule", "lora", "loop")
+DECIDING = ("seed", "steps", "objective", "smoothing", "model", "data", "optimizer", "schedule", "lora", "loop")
 
 
-def claim(folder: Path, settings: RunSettings, resume: bool) -> Path:
-    """The folder's whole path, with the run's settings in it.
+def claim(folder: Path, settings: RunSettings, resume: bool) -> None:
+    """Put the run's settings into its folder, and lock it for this process.
 
     Raises ValueError if a new run finds another there, or other things; if one that goes on finds none, or one with
-    other settings.
+    other settings; if another process trains there.
     """
-    folder = folder.expanduser().resolve()
+    _check_folder(folder, settings, resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock(folder)
+    _check_folder(folder, settings, resume)  # once more: until now another process could change it
+    aside = folder / f".{SETTINGS}.tmp"
+    aside.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+    os.replace(aside, folder / SETTINGS)
+
+
+def lock(folder: Path) -> None:
+    """Hold the folder until this process ends, in whatever way. Raises ValueError if another process holds it."""
+    held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        other = os.read(held, 20).decode(errors="replace") or "another"
+        os.close(held)
+        raise ValueError(f"{folder}: process {other} trains in this folder: wait for it, or choose another") from error
+    os.ftruncate(held, 0)
+    os.write(held, str(os.getpid()).encode())
+
+
+def check_machine(settings: RunSettings, processes: int) -> None:
+    """Set the number of threads. Raises ValueError for a device or a package that is not there, or what many processes
+    cannot do."""
+    if processes > 1 and settings.optimizer.name == "muon":
+        raise ValueError("muon needs whole matrices, and many processes hold them in parts: take adamw, or one process")
+    try:
+        torch.empty(0, device=settings.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {settings.device!r} cannot be used here ({error})") from error
+    if settings.log.tensorboard and not has_board():
+        raise ValueError("log.tensorboard needs the package tensorboard: pip install tensorboard")
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+
+
+def _check_folder(folder: Path, settings: RunSettings, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder for the run, found a file")
     held = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
@@ -35,23 +74,6 @@ def claim(folder: Path, settings: RunSettings, resume: bool) -> Path:
         raise ValueError(f"{folder} holds no run to go on with: leave --resume out to begin one")
     elif held:
         raise ValueError(f"{folder} holds other things than a run: {shown(held)}. Choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{SETTINGS}.tmp"
-    aside.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
-    os.replace(aside, folder / SETTINGS)
-    return folder
-
-
-def check_machine(settings: RunSettings) -> None:
-    """Set the number of threads. Raises ValueError for a device or a package that is not there."""
-    try:
-        torch.empty(0, device=settings.device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {settings.device!r} cannot be used here ({error})") from error
-    if settings.log.tensorboard and not has_board():
-        raise ValueError("log.tensorboard needs the package tensorboard: pip install tensorboard")
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
 
 
 def _check_same(now: RunSettings, then: RunSettings) -> None:
