@@ -20,6 +20,8 @@ OPTIONS = {
     "explain": "--token --minus --position --source --top --entries --by --check --json",
     "heads": "--layers --strongest --sequences --seed --json",
     "patch": "--token --minus --sites --each --noising --position --source --top --json",
+    "neurons": "--token --corpus --folder --k --json",
+    "edit": "--edits --zero --head --neuron --position --prompt --save --top --max-new-tokens --json",
     "params": "--json",
     "sites": "--length --layers --json",
     "convert": "--layout --type --json",

@@ -15,6 +15,8 @@ COMMANDS = {
     "explain": "Say why the next token is what it is.",
     "heads": "Say what kind of head each one is.",
     "patch": "Say where the difference between two texts is carried.",
+    "neurons": "Say what neurons write, and what they are strongest on.",
+    "edit": "Say what edits change, and save a model that keeps them.",
     "params": "Count the parameters, line by line.",
     "sites": "List every value that can be read.",
     "convert": "Write a model's weights in another form.",

@@ -63,6 +63,12 @@ def scan(
     return found
 
 
+def model_print(transformer: Transformer) -> str:
+    """A fingerprint of a model's shape and of a sample of its weights."""
+    sample = fingerprint(transformer.parameters()).double().cpu().numpy().tobytes()
+    return hashlib.sha256(repr(transformer.config).encode() + sample).hexdigest()
+
+
 def _none(transformer: Transformer, settings: Scan, tokenizer: Tokenizer | None) -> Neurons:
     """A scan that has seen nothing."""
     config, weight = transformer.config, transformer.W_U
@@ -70,10 +76,8 @@ def _none(transformer: Transformer, settings: Scan, tokenizer: Tokenizer | None)
     told = 3 + settings.before + settings.after
     kept = [Strongest.none(config.n_layers, settings.k, config.d_ff, told, like) for _ in range(1 + settings.lowest)]
     sums = torch.zeros(config.n_layers, config.d_ff, dtype=torch.float64, device=weight.device)
-    sample = fingerprint(transformer.parameters()).double().cpu().numpy().tobytes()
-    model = hashlib.sha256(repr(config).encode() + sample).hexdigest()
     lowest = kept[1] if settings.lowest else None
-    return Neurons(settings, kept[0], lowest, sums, sums.long(), model, tokenizer=tokenizer)
+    return Neurons(settings, kept[0], lowest, sums, sums.long(), model_print(transformer), tokenizer=tokenizer)
 
 
 def _continued(kept: Neurons, new: Neurons, stream: Iterator[Row], folder: str | os.PathLike[str]) -> Neurons:
