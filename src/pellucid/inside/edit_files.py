@@ -63,10 +63,11 @@ def read_edits(path: str | os.PathLike[str]) -> tuple[Edit, ...]:
     edits = data["edits"]
     if not isinstance(edits, list) or len(edits) > MOST_EDITS:
         raise EditError(f"{path}: edits must be a list of at most {MOST_EDITS}")
-    return tuple(_edit(each, f"{path}: edit {number}") for number, each in enumerate(edits))
+    return tuple(edit_from(each, f"{path}: edit {number}") for number, each in enumerate(edits))
 
 
-def _edit(data: object, where: str) -> Edit:
+def edit_from(data: object, where: str) -> Edit:
+    """One edit from its plain data, checked in its types and sizes. Raises EditError that begins with `where`."""
     if not isinstance(data, dict):
         raise EditError(f"{where}: expected an object, got {str(data)[:60]!r}")
     fault = _fault(data)

@@ -23,3 +23,7 @@ class MetricError(ValueError):
 
 class GraphError(ValueError):
     """An edge that this model does not have, or two runs whose parts do not stand for one another."""
+
+
+class TraceFileError(ValueError):
+    """A file that holds no trace of this model."""
