@@ -22,7 +22,7 @@ PIECE = 100_000  # characters of a file that are cut into tokens at a time
 def neurons(
     model: ModelName,
     neuron: Annotated[
-        str, typer.Argument(metavar="[LAYER.NEURON]", help="One neuron, as 5.120.", show_default=False)
+        str, typer.Argument(metavar="LAYER.NEURON", help="One neuron, as 5.120.", show_default=False)
     ] = "",
     token: Annotated[
         str | None, typer.Option("--token", metavar="TEXT", help="The neurons that promote this token.")
