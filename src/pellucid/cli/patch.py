@@ -14,37 +14,44 @@ from .talk import as_text, open_model, print_json, read_prompt, trace_of
 
 if TYPE_CHECKING:
     from ..inside.effects import Effects
+    from ..inside.trace import Trace
 
 _CELL = 8  # characters of a number such as -12.3456
 
 
+Clean = Annotated[str, typer.Argument(metavar="CLEAN", help="The text with the answer.", show_default=False)]
+Corrupted = Annotated[
+    str, typer.Argument(metavar="CORRUPTED", help="The same with something else in it, as long.", show_default=False)
+]
+Answer = Annotated[
+    str | None, typer.Option("--token", metavar="TEXT", help="The answer. [default: the most probable after CLEAN]")
+]
+Minus = Annotated[str | None, typer.Option("--minus", metavar="TEXT", help="Ask for its lead over this.")]
+Sites = Annotated[str, typer.Option("--sites", metavar="PATTERN", help="What is patched, such as *.attention.heads.")]
+Each = Annotated[
+    str | None,
+    typer.Option(
+        "--each",
+        metavar="PLACE",
+        help="position, head, head,position or site. [default: head where all sites have heads, else position]",
+    ),
+]
+Noising = Annotated[bool, typer.Option("--noising", help="Put CORRUPTED's values into the run of CLEAN.")]
+Top = Annotated[int, typer.Option("--top", metavar="K", help="How many of the largest effects to name.")]
+
+
 def patch(
     model: ModelName,
-    clean: Annotated[str, typer.Argument(metavar="CLEAN", help="The text with the answer.", show_default=False)],
-    corrupted: Annotated[
-        str,
-        typer.Argument(metavar="CORRUPTED", help="The same with something else in it, as long.", show_default=False),
-    ],
-    token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="TEXT", help="The answer. [default: the most probable after CLEAN]"),
-    ] = None,
-    minus: Annotated[str | None, typer.Option("--minus", metavar="TEXT", help="Ask for its lead over this.")] = None,
-    sites: Annotated[
-        str, typer.Option("--sites", metavar="PATTERN", help="What is patched, such as *.attention.heads.")
-    ] = "*.stream",
-    each: Annotated[
-        str | None,
-        typer.Option(
-            "--each",
-            metavar="PLACE",
-            help="position, head, head,position or site. [default: head where all sites have heads, else position]",
-        ),
-    ] = None,
-    noising: Annotated[bool, typer.Option("--noising", help="Put CORRUPTED's values into the run of CLEAN.")] = False,
+    clean: Clean,
+    corrupted: Corrupted,
+    token: Answer = None,
+    minus: Minus = None,
+    sites: Sites = "*.stream",
+    each: Each = None,
+    noising: Noising = False,
     position: Position = -1,
     source: Source = None,
-    top: Annotated[int, typer.Option("--top", metavar="K", help="How many of the largest effects to name.")] = 5,
+    top: Top = 5,
     as_json: Json = False,
 ) -> None:
     """Say where the difference between two texts is carried.
@@ -54,29 +61,35 @@ def patch(
     tokens.
     """
     texts = [read_prompt(text, name) for text, name in ((clean, "CLEAN"), (corrupted, "CORRUPTED"))]
-    token, minus = (
-        None if word is None else as_text(word, what) for word, what in ((token, "--token"), (minus, "--minus"))
-    )
+    words = [None if word is None else as_text(word, name) for word, name in ((token, "--token"), (minus, "--minus"))]
     opened = open_model(model)
     right, wrong = (trace_of(opened, text, source) for text in texts)
+    ids = [None if word is None else right.id_of(word) for word in words]
+    answer = right.top(1, position=position).column("id")[0] if ids[0] is None else ids[0]
+    base, given = (right, wrong) if noising else (wrong, right)
+    found = _swept(base, given, (answer, ids[1], position), (sites, each))
+    if as_json:
+        said = {"model": model, "clean": right.tokens(), "corrupted": wrong.tokens(), "token": answer, "minus": ids[1]}
+        print_json({**said, "position": position, "noising": noising, **found.to_json()})
+        return
+    print(*blocks(found), found.top(top), sep="\n\n")
+
+
+def _swept(
+    base: "Trace", given: "Trace", asked: tuple[int, int | None, int], places: tuple[str, str | None]
+) -> "Effects":
+    """The effects on (token, minus, position), under the words of the tokens."""
     from ..inside.metrics import logit
     from ..inside.sweep import sweep
     from ..inside.sweep_work import SweepOptions
 
-    answer = right.top(1, position=position).column("id")[0] if token is None else right.id_of(token)
-    other = None if minus is None else right.id_of(minus)
-    base, given = (right, wrong) if noising else (wrong, right)
-    metric = logit(answer, other, position)
     with bars() as begin:
         options = SweepOptions(progress=telling(begin))
-        found = sweep(base, given, sites, metric=metric, each=each, options=options)
-    names = [opened.tokenizer.labels([each])[0] for each in (answer, other) if opened.tokenizer and each is not None]
-    found = replace(found, title=f"effect on the logit of {' minus '.join(names)}")
-    if as_json:
-        said = {"model": model, "clean": right.tokens(), "corrupted": wrong.tokens(), "token": answer, "minus": other}
-        print_json({**said, "position": position, "noising": noising, **found.to_json()})
-        return
-    print(*blocks(found), found.top(top), sep="\n\n")
+        found = sweep(base, given, places[0], metric=logit(*asked), each=places[1], options=options)
+    if base.tokenizer is None:
+        return found
+    words = base.tokenizer.labels([token for token in asked[:2] if token is not None])
+    return replace(found, title=f"effect on the logit of {' minus '.join(words)}")
 
 
 def telling(begin: Task) -> Callable[[int, int], None]:
