@@ -10,10 +10,10 @@ Task = Callable[[str, int | None], Advance]  # (what is done, how much there is)
 
 
 @contextmanager
-def bars() -> Iterator[Task]:
+def bars(wanted: bool = True) -> Iterator[Task]:
     """A function that begins a bar; all of them end together."""
     with ExitStack() as stack:
-        if not sys.stderr.isatty():
+        if not (wanted and sys.stderr.isatty()):
             yield lambda what, size: lambda done: None
             return
         from rich.console import Console

@@ -1,8 +1,11 @@
 """`pellucid train`: a run from its settings, with what it learns shown on the way."""
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +18,10 @@ from .watching import WATCHES, Lines, watch_names, watches_of
 if TYPE_CHECKING:
     from ..training.recording import Report
     from ..training.run import Run
+    from ..training.settings import RunSettings
+    from ..training.world import World
 
+SPINS = "10000"  # about a fifth of a millisecond
 Settings = Annotated[
     str | None,
     typer.Argument(metavar="[RUN]", help="A TOML file, or the folder of a run; none: a small model of characters."),
@@ -37,13 +43,22 @@ def train(
 
     Everything goes to the run's folder: settings, metrics, samples, checkpoints, the curve, and at the end the model.
     Ctrl-C ends a run after the step at hand, and --resume goes on with it as if it had never stopped.
+    Many processes train one model as `torchrun --nproc-per-node 2 -m pellucid train`.
     """
-    from ..training.run import Run
+    # Threads that wait for one another hold the processor for a moment only: on a busy machine, forever costs most.
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     from ..training.settings import read_run
 
-    settings, names, lines = read_run(run, changes or ()), watch_names(watch), Lines()
-    with bars() as task:
-        training = Run(settings, resume, task=task)
+    with _world() as world, redirect_stdout(sys.stdout if world.leads else StringIO()):
+        _train(read_run(run, changes or ()), resume, watch_names(watch), as_json, world)
+
+
+def _train(settings: "RunSettings", resume: bool, names: list[str], as_json: bool, world: "World") -> None:
+    from ..training.run import Run
+
+    lines = Lines()
+    with bars(world.leads) as task:
+        training = Run(settings, resume, task=task, world=world)
         training.watches |= watches_of(names, training)
         advance = task("training", settings.steps)
         advance(training.steps)
@@ -84,6 +99,20 @@ def _show(report: "Report", lines: Lines) -> None:
         print(f"step {step:>7,}", *watched, sep="\n", flush=True)
     if report.text is not None:
         print(f"\n{report.text.strip()}\n", flush=True)
+
+
+@contextmanager
+def _world() -> "Iterator[World]":
+    """The processes that train together: this one, unless torchrun began many."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from ..training.distributed import joined
+
+        with joined() as world:
+            yield world
+    else:
+        from ..training.world import World
+
+        yield World()
 
 
 @contextmanager

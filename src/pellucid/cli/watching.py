@@ -50,6 +50,8 @@ def watches_of(names: Sequence[str], run: "Run") -> "dict[str, Watch]":
                 batch = run.held_back[0]() if run.held_back else run.reader(0)
                 found[name] = partial(watches.stream if name == "stream" else watches.rank, probe=batch.ids[:ROWS])
             case "updates":
+                if run.world.size > 1:
+                    raise ValueError("watch updates needs whole weights before a step, and many processes hold parts")
                 found[name] = watches.Updates(run.transformer, run.optimizer, partial(_due_next, run))
             case "weight-rank":
                 found[name] = watches.weight_rank

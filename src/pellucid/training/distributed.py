@@ -150,10 +150,10 @@ def joined(store: Store | None = None) -> Iterator[World]:
 
     A fault of any process ends all of them; the first to meet one says it.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
         yield World()
         return
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if store is None:
         store = next(iter(rendezvous("env://", rank, size)))[0]
     world = Processes(store, rank, size)
