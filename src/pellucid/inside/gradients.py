@@ -7,6 +7,7 @@ is asked for, from there to the next state.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,13 @@ from .metrics import Metric
 from .names import check_name, select
 from .reading import all_sites, chain, group_of, state_sites
 from .run import Run
+
+
+@runtime_checkable
+class End(Protocol):
+    """What ends a pass: one number, made of the last state; a nudge is added on the way if there is one."""
+
+    def __call__(self, run: Run, state: Float[Tensor, "B T D"], nudge: "Nudge | None" = None) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +80,7 @@ class Gradients:
     """
 
     run: Run
-    end: Measured | Attended
+    end: End
     states: tuple[Float[Tensor, "B T D"], ...]
     source: "Gradients | None" = None
 
@@ -176,7 +184,7 @@ def gradients(run: Run, metric: Metric, row: int | None = None) -> Gradients:
         return backwards(run, end)
 
 
-def backwards(run: Run, end: Measured | Attended) -> Gradients:
+def backwards(run: Run, end: End) -> Gradients:
     """The gradients at all states, from the last to the first, and at those of the encoder that is attended to."""
     last = leaf(run.states[-1])
     (gradient,) = pulled(end(run, last), [last])

@@ -18,7 +18,7 @@ from .edits import Edit
 from .errors import LedgerError
 from .gradients import Gradients, gradients
 from .ledger import Ledger, direction_ledger, ledger, logit_direction
-from .lens import lens, top
+from .lens import Translator, lens, top
 from .linear_readings import Question
 from .metrics import Metric
 from .reading import Point, Recording, prints
@@ -51,12 +51,15 @@ class Trace(Run):
         """The k most probable next tokens after a position (-1: the row's last token)."""
         return self._ask(partial(top, k=k), row, position, ["final"])
 
-    def lens(self, token: str | int | None = None, row: int = 0, position: int = -1) -> Table:
+    def lens(
+        self, token: str | int | None = None, row: int = 0, position: int = -1, tuned: Translator | None = None
+    ) -> Table:
         """What each depth would say (logit lens: the final norm with fresh statistics, then the unembedding).
 
-        Follows `token` through the depths; without it, the token that the model finally finds most probable.
+        Follows `token` through the depths; without it, the token that the model finally finds most probable. A `tuned`
+        lens (TunedLens, JacobianLens) is read instead of the states themselves.
         """
-        return self._ask(partial(lens, token=self._id(token)), row, position, ["final"])
+        return self._ask(partial(lens, token=self._id(token), tuned=tuned), row, position, ["final"])
 
     def ledger(
         self,
