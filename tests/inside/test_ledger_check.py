@@ -102,7 +102,7 @@ def test_every_kind_of_writer_is_taken_away(by, kind):
     assert abs(happened) > 1e-6
 
 
-@settings(max_examples=20)
+@settings(max_examples=14)
 @given(configs(), st.sampled_from(["head", "neuron", "source", "head and source", "sublayer"]), st.integers(0, 4))
 def test_where_nothing_comes_after_the_prediction_is_what_happens(config, by, position):
     """The state behind the first sublayers: they are all there is, so taking one away is taking its entry away."""
@@ -140,6 +140,29 @@ def test_any_ledger_of_any_family_can_be_checked(config, by):
         if name == "encoder.embed.token":
             edited = found.edit(edit.zero(name, position=3))["decoder.0.cross.value"][1, 3, 0].sum()
             assert happened == pytest.approx(float(edited - site), abs=1e-9)
+
+
+def test_writers_can_be_named():
+    ledger = trace(tiny_gpt2(), random_ids(1, 6)).ledger(3, by="head")
+    names = ("1.attention head 2", "0.attention head 0")
+    table = ledger.check(writers=names)
+    assert table.column("without") == (*names, "all 2 together")
+    assert table.rows[0] == (names[0], *row_of(ledger, names[0]))
+    for name, hint in (("1.attention hed 2", "one is '1.attention head 2'"), ("0.attention bias", "no writer")):
+        with pytest.raises(LedgerError, match=hint):
+            ledger.check(writers=[name])
+
+
+def test_a_padded_row_is_checked_as_if_it_were_alone():
+    """Beside a longer one, padded on the left: columns are not positions."""
+    model, ids = tiny_gpt2(), random_ids(2, 6)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
+    both, alone = trace(model, ids, mask), trace(model, ids[1:, 2:])
+    for by in ("head", "head and source"):
+        ours, theirs = both.ledger(3, by=by, row=1, position=2).check(), alone.ledger(3, by=by, position=2).check()
+        for row, other in zip(ours, theirs, strict=True):
+            assert row[0] == other[0]
+            assert row[1:4] == pytest.approx(other[1:4], abs=1e-10)
 
 
 def test_a_writer_can_be_set_to_its_mean_over_another_trace():

@@ -36,7 +36,7 @@ def chosen(draw, site, value) -> tuple[dict, torch.Tensor]:
     return {"along": along}, value @ along
 
 
-@settings(max_examples=45)
+@settings(max_examples=30)
 @given(configs(), st.sampled_from(WAYS), st.booleans(), st.data())
 def test_what_any_site_reads_is_the_sum_of_what_was_written(config, by, edited, data):
     """Of every family, encoders and what a decoder makes of them included; edited or not; in 64 and 32 bits."""
@@ -55,7 +55,7 @@ def test_what_any_site_reads_is_the_sum_of_what_was_written(config, by, edited, 
         assert site.name in ledger.title
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(configs(), st.booleans(), st.data())
 def test_a_score_is_the_sum_of_the_senders_on_either_side(config, crossing, data):
     model = build(config)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 import torch
 from jaxtyping import Float
@@ -34,15 +35,24 @@ class Asked:
     column: int
     of_source: bool = False
 
-    def largest(self, k: int) -> list[tuple[str, float, Origin, int]]:
-        """The k largest entries that can be taken away: name, amount, and where each comes from."""
+    def writers(self) -> list[tuple[str, float, Origin, int]]:
+        """The entries that can be taken away, largest first: name, amount, and where each comes from."""
         every = [
             (name, amount, group.origin, index)
             for group in self.groups
             if group.origin is not None
             for index, (name, amount) in enumerate(zip(group.names, group.amounts.tolist(), strict=True))
         ]
-        return sorted(every, key=_size, reverse=True)[:k]
+        return sorted(every, key=_size, reverse=True)
+
+    def named(self, names: Sequence[str]) -> list[tuple[str, float, Origin, int]]:
+        """The entries of these names. Raises LedgerError for a name that no writer has."""
+        known = {entry[0]: entry for entry in self.writers()}
+        for name in names:
+            if name not in known:
+                close = get_close_matches(name, known, n=1) or list(known)[:1]
+                raise LedgerError(f"no writer of this ledger is named {name!r}; one is {close[0]!r}")
+        return [known[name] for name in dict.fromkeys(names)]
 
     @property
     def owner(self) -> Run:
@@ -81,18 +91,20 @@ class _Change:
 
 
 @torch.no_grad()
-def check(asked: Asked, title: str, k: int, over: Run | None) -> Table:
-    """The k largest writers taken away, one by one and together: what the ledger says, and what the model does.
+def check(asked: Asked, title: str, which: int | Sequence[str], over: Run | None) -> Table:
+    """Writers taken away, one by one and together: what the ledger says, and what the model does.
 
-    "predicted" is the entry's loss with every norm frozen; "norms free" lets the reading norm take its scale anew (in a
-    pre-norm model); "happened" is the model run again, later sublayers and all.
+    `which` is how many of the largest, or their names. "predicted" is the entry's loss with every norm frozen; "norms
+    free" lets the reading norm take its scale anew (in a pre-norm model); "happened" is the model run again, later
+    sublayers and all.
     """
-    if k < 1:
-        raise LedgerError(f"k must be at least 1, got {k}")
+    if isinstance(which, int) and which < 1:
+        raise LedgerError(f"k must be at least 1, got {which}")
     if over is not None and over.transformer.config != asked.run.transformer.config:
         raise LedgerError("the mean must be over a trace of the same model, got one of another shape")
     value = asked.read(asked.run)
-    changes = [_change(entry, over) for entry in asked.largest(k)]
+    entries = asked.writers()[:which] if isinstance(which, int) else asked.named(which)
+    changes = [_change(entry, over) for entry in entries]
     if not changes:
         raise LedgerError("nothing in this ledger was written by the model at this token: there is nothing to check")
     rows = [change.row(asked, value) for change in changes]
@@ -103,7 +115,8 @@ def check(asked: Asked, title: str, k: int, over: Run | None) -> Table:
         "reading norm's scale anew; happened: the model run again"
     )
     way = "taken away" if over is None else "set to their mean"
-    return Table(f"{title}: its largest writers {way}", COLUMNS, tuple(rows), note)
+    whom = "its largest writers" if isinstance(which, int) else "some writers"
+    return Table(f"{title}: {whom} {way}", COLUMNS, tuple(rows), note)
 
 
 def said(predicted: float, free: float | None, happened: float) -> str:

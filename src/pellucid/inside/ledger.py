@@ -1,6 +1,7 @@
 """The ledger: a logit as the sum of what every part of the model wrote for it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,6 +16,8 @@ from .errors import LedgerError
 from .reading import Point
 from .run import Run
 from .writers import Group
+
+MOST_SHOWN, SHOWN = 1000, 30  # a ledger of more entries than this prints so many of them
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,17 @@ class Ledger:
             rows.append((f"{len(rest)} others", math.fsum(amount for _, amount in rest)))
         return replace(self.table(), rows=tuple(rows))
 
-    def check(self, k: int = 5, over: Run | None = None) -> Table:
+    def check(self, k: int = 5, over: Run | None = None, writers: Sequence[str] = ()) -> Table:
         """What happens without the k largest writers, one by one and together, beside what the ledger predicts.
 
         Each is taken away at the ledger's token alone and the model is run again; with `over`, a trace, it is set to
-        its mean over all tokens of that instead. Where later sublayers make up for the loss the table says so. Raises
-        LedgerError for a ledger without its run, or `over` another model.
+        its mean over all tokens of that instead. `writers` are entries to take by name. Where later sublayers make up
+        for the loss the table says so. Raises LedgerError for a ledger without its run, `over` another model, or a name
+        that is no writer's.
         """
         if self.asked is None:
             raise LedgerError("this ledger does not hold the run that it was made from: ask the trace for it again")
-        return check(self.asked, self.title, k, over)
+        return check(self.asked, self.title, writers or k, over)
 
     def to_json(self) -> dict[str, object]:
         """The ledger as plain data."""
@@ -81,7 +85,8 @@ class Ledger:
         }
 
     def __str__(self) -> str:
-        return str(self.table())
+        """The table; of thousands of entries the largest, which `table` has all."""
+        return str(self.table() if len(self.entries) <= MOST_SHOWN else self.top(SHOWN))
 
     __repr__ = __str__
 

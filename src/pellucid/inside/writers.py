@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -89,7 +89,7 @@ class Values:
             return value
         return torch.einsum("hk,hkd->d", value, matrix.double()) if self.axis == "head" else matrix.double() @ value
 
-    def _where(self, entry: int) -> dict[str, int]:
+    def _where(self, entry: int) -> dict[str, Any]:
         return {self.axis: entry} if self.axis else {}
 
     def _carried(self, entry: int, value: Tensor) -> Float[Tensor, "D"]:
@@ -128,7 +128,7 @@ class Sources:
 
     def without(self, entry: int) -> tuple[Edit, ...]:
         head, key = self._at(entry)
-        where = {} if head is None else {"head": head}
+        where: dict[str, Any] = {} if head is None else {"head": head}
         function = partial(_drop, column=self.columns[key])
         return (map_with(f"{self.part.name}.pattern", function, position=self.position, **where),)
 
