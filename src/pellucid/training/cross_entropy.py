@@ -47,7 +47,7 @@ def log_probabilities(
 ) -> tuple[Float[Tensor, " N"], Bool[Tensor, " N"]]:
     """The logarithm of each target's probability, and whether no other token is more probable."""
     found = []
-    for rows in _cut(x.shape[0], max(1, tile // out.weight.shape[0])):
+    for rows in _cut(x.shape[0], max(1, tile // out.weight.shape[0])) or [slice(0)]:
         logits = F.linear(x[rows], out.weight, out.bias)
         logits = logits.to(_exact(logits)) * out.scale
         own = logits.gather(1, targets[rows, None])
