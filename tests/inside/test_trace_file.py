@@ -32,8 +32,10 @@ def test_every_site_comes_back(tmp_path_factory, config, padded):
     save_trace(run, path)
     again = load_trace(path, model)
     assert again.names == run.names
-    for site in run.names:
-        assert torch.equal(again[site].nan_to_num(), run[site].nan_to_num()), site
+    for old, new in zip(run.states, again.states, strict=True):
+        assert torch.equal(old, new)
+    for site in run.names:  # recomputed: kernels may round by where in memory a state lies
+        torch.testing.assert_close(again[site], run[site], rtol=1e-12, atol=1e-12)
 
 
 def test_edits_come_back_and_are_not_made_twice(saved):
