@@ -55,6 +55,9 @@ def test_the_known_circuit_is_found_and_nothing_else(method, words):
         minimal = circuit.minimality()
         assert set(minimal.column("without")) == set(circuit.nodes)
         assert minimal.column("change") == pytest.approx([float(logit(9).of(clean))] * 3)
+        by_edge = circuit.minimality("edge")
+        assert set(by_edge.column("without")) == set(map(str, edges))
+        assert min(by_edge.column("change")) == pytest.approx(float(logit(9).of(clean)))
         complete = circuit.completeness()
         assert complete.column("apart") == pytest.approx([0.0] * len(complete), abs=1e-9)
         assert {"0.attention head 1", "0.attention head 1, 1.attention head 0"} <= set(complete.column("without"))
@@ -104,6 +107,26 @@ def test_what_lies_on_no_path_carries_nothing(config, seed):
     pruned = torch.stack([wiring.graph.connected(each) for each in some])
     assert bool((pruned <= some).all())
     torch.testing.assert_close(metric_of(wiring, pruned), metric_of(wiring, some), rtol=1e-9, atol=1e-9)
+    for each, kept in zip(some, pruned, strict=True):
+        assert set(wiring.graph.edges(kept)) == on_a_path(wiring.graph, set(wiring.graph.edges(each)))
+
+
+def on_a_path(graph, edges):
+    """The edges that a walk from the embeddings passes, and from which one leads to the end."""
+    feeds = {receiver.name: receiver.feeds for receiver in graph.receivers}
+    found, reached = set(), set()
+    waiting = [graph.senders[0].name]
+    while waiting:
+        sender = waiting.pop()
+        if sender not in reached:
+            reached.add(sender)
+            found |= {edge for edge in edges if edge.sender == sender}
+            waiting += [fed for edge in found if edge.sender == sender for fed in feeds[edge.receiver]]
+    leads = {graph.receivers[-1].name}
+    for receiver in reversed(graph.receivers):
+        if any(edge.sender in feeds[receiver.name] and edge.receiver in leads for edge in edges):
+            leads.add(receiver.name)
+    return {edge for edge in found if edge.receiver in leads}
 
 
 def test_a_larger_circuit_holds_the_smaller_and_all_edges_are_the_model():
@@ -144,6 +167,8 @@ def test_a_circuit_is_kept_as_plain_data_and_given_runs_again():
     assert back.nodes == circuit.nodes
     with pytest.raises(GraphError, match="has no runs"):
         back.minimality()
+    with pytest.raises(GraphError, match="by 'node' or 'edge', got 'head'"):
+        circuit.minimality("head")
     again = back.on(clean, corrupted, logit(9))
     assert again.measure == circuit.measure
     assert again.completeness(3, 1).rows == circuit.completeness(3, 1).rows

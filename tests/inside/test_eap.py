@@ -20,7 +20,7 @@ METRIC = logit(3, minus=7)
 
 
 @given(prenorm(), st.sampled_from([None, LEFT, RIGHT]), st.integers(0, 9))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_a_score_is_the_slope_of_patching_its_edge(config, mask, seed):
     base, source = two(config, mask)
     scores = edge_scores(base, source, METRIC).values

@@ -48,7 +48,7 @@ def test_edges_do_not_add_up_where_the_model_is_not_linear():
 
 
 @given(prenorm(forms="decoder"))
-@settings(max_examples=6)
+@settings(max_examples=4)
 def test_edges_backwards_in_depth_are_zero_and_all_of_them_are_the_node(config):
     base, source = two(config, rows=1)
     graph, metric = graph_of(base.transformer), logit(3, minus=7)

@@ -90,14 +90,20 @@ class Circuit:
             f"completeness, {self.measure.metric}", ("without", "circuit", "model", "apart"), tuple(rows), note
         )
 
-    def minimality(self) -> Table:
-        """|m(C) - m(C without v)| for every node v of the circuit, largest first; a node with 0 is not needed."""
+    def minimality(self, by: str = "node") -> Table:
+        """|m(C) - m(C without v)| for every node v of the circuit, largest first, or `by` "edge" for every edge.
+
+        What has 0 is not needed beside the rest.
+        """
+        if by not in ("node", "edge"):
+            raise GraphError(f"a circuit is taken apart by 'node' or 'edge', got {by!r}")
         wiring = self._runs()
-        own = wiring.graph.mask(self.edges)
-        found = metric_of(wiring, torch.stack([_without(wiring.graph, own, [node]) for node in self.nodes]))
-        rows = [
-            (node, value, abs(value - self.measure.own)) for node, value in zip(self.nodes, found.tolist(), strict=True)
-        ]
+        graph, own = wiring.graph, wiring.graph.mask(self.edges)
+        names = self.nodes if by == "node" else tuple(map(str, self.edges))
+        less = [_without(graph, own, [node]) for node in self.nodes] if by == "node" else []
+        less += [own & ~graph.mask([edge]) for edge in self.edges] if by == "edge" else []
+        found = metric_of(wiring, torch.stack(less)).tolist()
+        rows = [(name, value, abs(value - self.measure.own)) for name, value in zip(names, found, strict=True)]
         rows.sort(key=_last, reverse=True)
         note = f"with all of them {self.measure.own:.4f}"
         return Table(f"minimality, {self.measure.metric}", ("without", "circuit", "change"), tuple(rows), note)

@@ -4,6 +4,7 @@ Senders are the embeddings ("embed", all of them as one), every head ("3.attenti
 ("3.ffn"); biases are constants and send nothing. Receivers are each head's query ("4.attention.query head 2"), each
 key-value head's key and value ("4.attention.key kv_head 1": where queries are grouped, one receiver for the heads that
 share it), each feed-forward layer's input ("4.ffn"), and "final", the norm and the unembedding after the last state.
+In a decoder with an encoder the keys and values of cross-attention are made of the encoder's stream: constants here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -41,7 +41,8 @@ def attend(part: Attention, x: Float[Tensor, "N R T D"], here: Pass) -> Float[Te
     """A layer of heads whose queries, keys and values each read their own normed stream."""
     made = project(part, x, here)
     if not isinstance(part, CrossAttention):
-        return part.mix(*made, here.place, here)
+        query, key, value = made
+        return part.mix(query, key, value, here.place, here)
     assert here.memory is not None, "a decoder without its encoder's memory is refused before it runs"
     key, value = here.memory.keys_values(part.layer, part.keys_values)
     key, value = here.look(f"{part.name}.key", key), here.look(f"{part.name}.value", value)
