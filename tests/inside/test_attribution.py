@@ -28,7 +28,7 @@ def value(metric, trace):
     return float(metric.of(trace)[0])
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(configs(), st.data())
 def test_the_score_is_the_limit_of_small_patches(config, data):
     base, source = two(config)
@@ -124,7 +124,7 @@ def test_a_check_runs_the_largest_scores():
     assert near == pytest.approx(table.rows[0][2], rel=1e-5)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(configs("causal"), st.sampled_from(["query", "key"]), st.booleans())
 def test_the_softmax_of_queries_and_keys_is_recomputed(config, what, knocked):
     """One query or key replaced, the pattern made anew, and only then the slope."""
@@ -193,6 +193,8 @@ def test_what_cannot_be_asked_is_refused():
         attribution(base, source, "0.stream", metric=METRIC, points=2, softmax=True)
     with pytest.raises(ValueError, match="in both runs"):
         attribution(base, base, "0.stream", metric=METRIC)
+    with pytest.raises(ValueError, match="above 0, got 0"):
+        attribution(base, source, "0.stream", metric=METRIC).check(1, step=0.0)
     edited = base.edit(freeze("1.attention.pattern", base))
     with pytest.raises(ValueError, match="pattern was edited"):
         attribution(edited, source, "1.attention.key", metric=METRIC, softmax=True)

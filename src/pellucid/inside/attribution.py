@@ -158,15 +158,17 @@ class _Question:
         site = self.site(name)
         rows = self.change(name)[0].movedim(_axis(site, "position") - 1, 0)
         there = {"position": "positions", "neuron": "neurons", "head": "kv_heads" if "G" in site.axes else "heads"}
-        where = {} if column is None else {there[self.each]: (column,)}
+        where: dict[str, Any] = {} if column is None else {there[self.each]: (column,)}
         return Edit("add", name, value=share * rows, at=tuple(range(len(rows))), **where)
 
     def run(self, name: str, column: int | None, step: float | None) -> tuple[float, float]:
         """The metric's slope towards the source, and its whole change, by runs."""
         start = self.metric_of(self.base)
-        step = torch.finfo(self.base.states[0].dtype).eps ** (1 / 3) if step is None else step
-        near, far = (edited(self.base, [self.moved(name, share, column)]) for share in (step, 1.0))
-        return (self.metric_of(near) - start) / step, self.metric_of(far) - start
+        little = torch.finfo(self.base.states[0].dtype).eps ** (1 / 3) if step is None else step
+        if not little > 0:
+            raise ValueError(f"a slope is taken over a step above 0, got {step}")
+        near, far = (edited(self.base, [self.moved(name, share, column)]) for share in (little, 1.0))
+        return (self.metric_of(near) - start) / little, self.metric_of(far) - start
 
 
 def _options(given: dict[str, Any]) -> AttributionOptions:
