@@ -113,7 +113,8 @@ def read_adapter(folder: str | os.PathLike[str], config: Config) -> tuple[Shape,
     if lost or not named:
         what = f"has no place for {shown(lost)}" if lost else "finds no low-rank matrices in it"
         raise CheckpointError(f"{folder / WEIGHTS}: this model {what}; it has {shown(sorted(known), most=8)}")
-    pattern, rooted = values.get("alpha_pattern") or {}, bool(values.get("use_rslora"))
+    said, rooted = values.get("alpha_pattern"), bool(values.get("use_rslora"))
+    pattern = said if isinstance(said, Mapping) else {}
     updates = []
     for name, theirs in sorted(where.items()):
         a, b = (tensors.get(name + end) for end in (_A, _B))
