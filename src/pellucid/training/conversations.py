@@ -62,10 +62,10 @@ def answers(tokenizer: Tokenizer, messages: Sequence[Mapping[str, object]]) -> t
 
 def _after_prompt(tokenizer: Tokenizer, before: Sequence[Mapping[str, object]], ids: list[int], number: int) -> int:
     """Where an answer begins: behind the template's prompt, or, where its first word joins the prompt's last one, with
-    that; but behind the prompt's last control token."""
+    that; but behind the prompt's last control token, where it has any."""
     prompt = tokenizer.encode_chat(before, add_generation_prompt=True)
     common = next((n for n, pair in enumerate(zip(prompt, ids, strict=False)) if pair[0] != pair[1]), len(prompt))
     controls = [place for place, id in enumerate(prompt) if id in tokenizer.control_ids]
-    if common < (controls[-1] + 1 if controls else len(prompt)):
+    if common < (controls[-1] + 1 if controls else len(prompt) - 1):
         raise TextError(f"message {number}: the chat template begins it otherwise than it asks for an answer")
     return min(common, len(ids))
