@@ -162,6 +162,12 @@ def test_a_pairs_metric_reads_its_answers(twos):
     seen = trace(model, torch.tensor([twos.encode(pair.clean)]), tokenizer=twos)
     expected = logit(pair.answers[0], minus=pair.others[0]).of(seen)
     assert torch.equal(pair.metric().of(seen), expected)
+    texts = aligned([pair, *ioi(twos, 3, seed=5)], twos)
+    clean, _ = texts.traces(model)
+    alone = [
+        each.metric().of(trace(model, torch.tensor([twos.encode(each.clean)]), tokenizer=twos)) for each in texts.pairs
+    ]
+    torch.testing.assert_close(texts.measure(clean), torch.cat(alone))
     seen = trace(model, torch.tensor([twos.encode(year.clean)]), tokenizer=twos)
     chances = seen["logits"][0, -1].softmax(-1)
     above, below = (sum(float(chances[twos.id_of(each)]) for each in side) for side in (year.answers, year.others))

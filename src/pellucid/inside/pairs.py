@@ -9,13 +9,14 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from ..views.table import Table, columns_of
 from .metrics import Metric
+from .run import Run
 from .trace import Trace, trace
 
 _WIDTH = 8  # tokens of a drawing before and after the first misfit
@@ -80,6 +81,15 @@ class Pairs:
         mask = None if self.mask is None else self.mask.to(transformer.W_U.device)
         one, other = (trace(transformer, each, mask, self.tokenizer) for each in ids)
         return one, other
+
+    def measure(self, run: Run, position: int = -1) -> Float[Tensor, "N"]:
+        """Each pair's own metric in its row of a trace of these pairs. Raises ValueError for pairs without answers."""
+        found = []
+        with torch.no_grad():
+            for row, pair in enumerate(self.pairs):
+                metric = pair.metric(position)
+                found.append(metric.read(run, run.logits_at(row, metric.columns(run, row))[None]))
+        return torch.cat(found)
 
     def table(self) -> Table:
         """Each pair: its length, and the tokens that differ."""
