@@ -19,6 +19,8 @@ from .errors import EditError
 from .names import check_name
 from .reading import all_sites, chained
 
+_NOWHERE = 2**62  # the position of a padded key, where no value reaches
+
 
 @dataclass(frozen=True, eq=False)
 class Change:
@@ -47,7 +49,7 @@ class Change:
             changed = here.movedim(axis, 1).clone()
             changed[:, index] = self.changed(changed[:, index], spots)
             changed = changed.movedim(1, axis)
-        return rows.index_put((at,), changed).movedim(1, self.site.axes.index("T"))
+        return rows.index_put((at,), spots.at_tokens(changed, here)).movedim(1, self.site.axes.index("T"))
 
     def columns(self, place: Place) -> Bool[Tensor, "b T"]:
         """Which columns the edit reaches: tokens, at its positions."""
@@ -120,10 +122,17 @@ class _Spots:
         theirs = None
         if keys is not None:
             known = keys.positions
-            if keys.real is not None:  # padding stands where no value reaches
-                known = known.masked_fill(~keys.real, torch.iinfo(known.dtype).max)
+            if keys.real is not None:
+                known = known.masked_fill(~keys.real, _NOWHERE)
             theirs = known.expand(at.shape[0], -1)[rows]
         return cls(place.positions.expand(at.shape)[at], theirs)
+
+    def at_tokens(self, changed: Tensor, here: Tensor) -> Tensor:
+        """Changed values [N ... S], those of padded keys as they were."""
+        if self.keys is None:
+            return changed
+        padded = (self.keys == _NOWHERE).reshape(self.keys.shape[0], *[1] * (here.ndim - 2), -1)
+        return torch.where(padded, here, changed)
 
     def hides(self, wanted: tuple[int, ...] | None, here: Tensor) -> Tensor:
         """Which scores [N ... S] are those of the wanted keys; of all keys where none are named."""
