@@ -13,7 +13,6 @@ from .effects import Effects
 from .errors import SiteError
 from .metrics import Metric
 from .names import select
-from .plan import Change
 from .reading import all_sites
 from .run import Run
 from .sweep_folder import about, described
@@ -143,23 +142,23 @@ def _axis(site: Site) -> str:
 def _cells(base: Base, source: Run, site: Site, each: str) -> Iterator[Cell]:
     """The edits of one site, in the order of the grid, and where they make a difference."""
     (whole,) = base.changes([patch(site.name, source)])
-    differs = base.run.by_position(site.name) != whole.edit.value
+    assert whole.edit.value is not None, "a patch has one"
+    mine = base.run.by_position(site.name)
+    differs = mine != whole.edit.value.to(mine)
     axis = _axis(site) if "head" in each else ""
     if axis:
         differs = differs.movedim(1 + [name for name in site.axes if name not in ("B", "T")].index(axis), 1)
     else:
         differs = differs[:, None]
     touched = differs.flatten(2).any(2) if differs.ndim > 2 else differs
+    every = tuple(range(len(touched)))
     for head in range(touched.shape[1]):
         columns = touched[:, head].nonzero().flatten().tolist()
         narrow = {"H": {"heads": (head,)}, "G": {"kv_heads": (head,)}}.get(axis, {})
+        edit = replace(whole.edit, **narrow)
         if "position" not in each:
-            yield Cell((_narrowed(whole, **narrow),), tuple(columns))
+            yield Cell((replace(whole, edit=edit),), every, tuple(columns))
             continue
-        for position in range(len(touched)):
-            there = (position,) if position in columns else ()
-            yield Cell((_narrowed(whole, positions=(position,), **narrow),), there)
-
-
-def _narrowed(change: Change, **where: tuple[int, ...]) -> Change:
-    return replace(change, edit=replace(change.edit, **where))
+        for position in every:
+            only = replace(edit, value=whole.edit.value[position : position + 1], at=(position,))
+            yield Cell((replace(whole, edit=only),), (position,), (position,) if position in columns else ())

@@ -110,6 +110,17 @@ class Base:
         inner = transformer.encoder is not None and any(name.startswith("encoder.") for name in names)
         return not inner and not any(".cross." in name and change_has_keys(name) for name in names)
 
+    def state_of(self, change: Change) -> int:
+        """The state that a change's site is computed from; -1 for the embeddings."""
+        name = change.site.name
+        if name not in self._states:
+            self._states[name] = state_of(self.run, change)
+        return self._states[name]
+
+    @cached_property
+    def _states(self) -> dict[str, int]:
+        return {}
+
     def reached(self, change: Change) -> list[int]:
         """The columns that a change reaches, whatever it does there."""
         return change.columns(self._owner(change).place)[0].nonzero().flatten().tolist()
@@ -156,7 +167,7 @@ class Base:
 
     def mixes_from(self, change: Change) -> int:
         """The first step whose attention carries a change to other columns."""
-        index, (_, _, rest) = state_of(self.run, change), change.site.name.rpartition(f"{change.site.layer}.")
+        index, (_, _, rest) = self.state_of(change), change.site.name.rpartition(f"{change.site.layer}.")
         if change.site.name in self.names or index < 0:
             return index
         part, _, value = rest.partition(".")

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .plan import Change
-from .rerun import state_of
 from .sweep_folder import Finished
 from .sweep_jobs import Base, Job
 from .sweep_packed import Packed, key, logits_of
@@ -40,12 +39,13 @@ class SweepOptions:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One value of a sweep: the run with these changes. `touched` are the columns where they make a difference.
+    """One value of a sweep: the run with these changes.
 
-    None where nobody looked; the changes may then reach all the columns that they name.
+    Where it is one change, `named` may say which columns it is made in, and `touched` where it makes a difference.
     """
 
     changes: tuple[Change, ...]
+    named: tuple[int, ...] | None = None
     touched: tuple[int, ...] | None = None
 
 
@@ -76,24 +76,23 @@ def work(base: Base, cells: Sequence[Cell], options: SweepOptions, question: Seq
 
 def _job(base: Base, cell: Cell, skip: bool) -> Job | bool:
     """A cell as a job; True where it must be run by itself, False where it changes nothing that the metric reads."""
-    columns: list[int] | None = None if cell.touched is None else list(cell.touched)
     quick = base.is_quick(cell.changes)
-    if skip and columns is None and quick:
+    if skip and cell.touched is None and quick:
         touched = [base.touched(change) for change in cell.changes]
         if not any(touched):
             return False
-        if len(cell.changes) == 1:
-            columns = touched[0]
-    if skip and columns is not None and not columns:
+        cell = Cell(cell.changes, cell.named, tuple(touched[0]) if len(touched) == 1 else None)
+    if skip and cell.touched == ():
         return False
     if not quick:
         return True
-    reached = [columns if skip and columns is not None else base.reached(change) for change in cell.changes]
-    if skip and not any(base.reaches(*each) for each in zip(cell.changes, reached, strict=True)):
+    known = cell.touched if skip else cell.named
+    columns = [base.reached(change) for change in cell.changes] if known is None else [known]
+    if skip and not any(base.reaches(*each) for each in zip(cell.changes, columns, strict=True)):
         return False
     last = base.here.place.positions.shape[1] - 1
-    first = min((each[0] for each in reached if each), default=last) if base.run.transformer.config.causal else 0
-    return Job(cell.changes, min(state_of(base.run, change) for change in cell.changes), first)
+    first = min((each[0] for each in columns if each), default=last) if base.run.transformer.config.causal else 0
+    return Job(cell.changes, min(map(base.state_of, cell.changes)), first)
 
 
 def _answers(
