@@ -193,6 +193,7 @@ def objective_of(settings: RunSettings) -> Objective:
 
 def _config(settings: RunSettings, vocab_size: int) -> Config:
     table = dict(settings.model)
+    base: dict[str, Any]
     if "preset" in table:
         base = _changeable(preset(str(table.pop("preset"))), table)
     else:
@@ -201,7 +202,13 @@ def _config(settings: RunSettings, vocab_size: int) -> Config:
     fields = {**base, "vocab_size": vocab_size, **table}
     if settings.objective == "translation":
         # An encoder of the decoder's shape, where nothing else is said.
-        usual = base.get("encoder") or {**fields, "encoder": None, "masks": BOTH_WAYS, "head": None, "tied": True}
+        usual = base.get("encoder") or {
+            **fields,
+            "encoder": None,
+            "masks": BOTH_WAYS,
+            "head": None,
+            "tied": True,
+        }
         fields["encoder"] = {**usual, **(table.get("encoder") or {}), "vocab_size": fields["vocab_size"]}
     return from_plain(Config, fields, "model")
 

@@ -86,7 +86,7 @@ def evaluate(
     less than two tokens.
     """
     length, stride = sizes(transformer.config, length, stride)
-    nats, counts = 0.0, [0, 0, 0]
+    nats, scored, bytes, characters = 0.0, 0, 0, 0
     was_training, device = transformer.training, transformer.W_U.device
     transformer.eval()
     try:
@@ -94,18 +94,18 @@ def evaluate(
             ids = tokenizer.encode(text)
             if len(ids) < 2:
                 continue
-            bytes, characters = _first(tokenizer, ids[0], text)
-            counts[1] += len(text.encode("utf-8", "replace")) - bytes
-            counts[2] += len(text) - characters
+            first = _first(tokenizer, ids[0], text)
+            bytes += len(text.encode("utf-8", "replace")) - first[0]
+            characters += len(text) - first[1]
             for batch in windows(ids, length, stride):
                 loss, tokens = next_token(transformer, batch.to(device))
-                nats, counts[0] = nats + loss.item(), counts[0] + tokens
+                nats, scored = nats + loss.item(), scored + tokens
                 progress(len(text) * tokens // len(ids))
     finally:
         transformer.train(was_training)
-    if not all(counts):
+    if not (scored and bytes and characters):
         raise ValueError("a text of at least two tokens is needed, one to read and one to predict")
-    return Evaluation(nats, *counts, length, stride)
+    return Evaluation(nats, scored, bytes, characters, length, stride)
 
 
 def _first(tokenizer: Tokenizer, id: int, text: str) -> tuple[int, int]:

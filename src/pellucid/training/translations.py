@@ -67,8 +67,10 @@ def _side_by_side(source: Path, target: Path) -> Iterator[PairOfTexts]:
             if None in lines:
                 short, long = (source, target) if lines[0] is None else (target, source)
                 raise ValueError(f"{short} ends before line {number}, which {long} has: their lines belong together")
-            texts = [_text(line, f"{path}, line {number}") for line, path in zip(lines, (source, target), strict=True)]
-            yield f"{source}, line {number}", *texts, sum(map(len, lines))
+            text, told = (
+                _text(line, f"{path}, line {number}") for line, path in zip(lines, (source, target), strict=True)
+            )
+            yield f"{source}, line {number}", text, told, sum(map(len, lines))
 
 
 def _text(line: bytes, where: str) -> str:
