@@ -151,6 +151,28 @@ def test_a_larger_circuit_holds_the_smaller_and_all_edges_are_the_model():
         assert circuit.faithfulness == pytest.approx((own - empty) / (whole - empty))
 
 
+def test_completeness_leaves_the_same_nodes_out_of_circuit_and_model():
+    model = tiny_gpt2()
+    clean, corrupted = (traced(model, random_ids(2, 5, seed)) for seed in (1, 2))
+    circuit = find_circuit(clean, corrupted, METRIC, "eap", size=30)
+    assert circuit.wiring is not None
+    every, own = list(circuit.wiring.graph.edges()), set(circuit.edges)
+    table = circuit.completeness(subsets=4, seed=2)
+    assert max(len(names.split(", ")) for names in table.column("without")) > 1
+    for names, *values in table:
+        left_out = str(names).split(", ")
+        without = [edge for edge in every if edge.sender in left_out]
+        found = run_edges(clean, corrupted, [[e for e in every if e not in own or e in without], without], METRIC).mean(
+            1
+        )
+        assert values == pytest.approx([*found.tolist(), abs(float(found[0] - found[1]))])
+    assert table.rows == circuit.completeness(4, 2).rows
+    assert table.rows != circuit.completeness(4, 3).rows
+    alone = measured(circuit.wiring, {Edge("embed", "final"): 1.0}, "by hand")
+    with pytest.raises(GraphError, match="no nodes to leave out"):
+        alone.completeness()
+
+
 def test_a_divergence_is_searched_as_well():
     clean, corrupted, _ = by_hand()
     circuit = find_circuit(clean, corrupted, divergence(clean), "acdc", threshold=1e-3)
