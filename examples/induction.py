@@ -105,7 +105,7 @@ def summary(found: dict[str, Series], nulls: dict[str, float]) -> list[str]:
                 lines.append(f"{name:<10} {head}: {points[-1][1]:.3f} at the end, {when}; {null:.3f} by chance")
     loss = found["induction"]["loss"]
     falls = [(earlier[1] - later[1], earlier[0], later[0]) for earlier, later in zip(loss, loss[5:], strict=False)]
-    fall, first, last = max(falls)
+    fall, first, last = max(falls, key=lambda found: found[0])
     return [
         *lines,
         f"loss on the second copy: {loss[-1][1]:.3f} at the end; falls by {fall:.2f} in steps {first}-{last}",
