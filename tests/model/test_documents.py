@@ -112,6 +112,11 @@ def test_several_documents_are_not_continued():
         model.begin(tiny.random_ids(3, 9), numbered(), Cache())
 
 
+def test_several_documents_are_not_traced():
+    with pytest.raises(ValueError, match="a trace reads one text a row"):
+        tiny.traced(tiny.tiny_gpt2(), tiny.random_ids(3, 9), numbered())
+
+
 def test_parts_of_a_place_keep_their_documents():
     whole = place_of((3, 9), numbered(), CPU)
     for part, expected in (

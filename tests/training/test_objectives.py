@@ -220,6 +220,7 @@ def test_trn_3_a_translation_goes_on_as_if_it_had_not_stopped(tmp_path, pairs):
         number = run.tokenizer.decode(source.tolist()).split()[0]
         assert run.tokenizer.decode(told[:-1]) == f"{number} Katzen"
     assert read_run(tmp_path / "whole").smoothing == 0.1
+    assert pellucid.load(run.export()).start_id == run.tokenizer.bos_id
 
 
 def test_two_files_of_lines_are_pairs_too(tmp_path, pairs):

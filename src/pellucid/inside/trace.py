@@ -173,6 +173,8 @@ def attached(
     recorder = Recorder(transformer)
     memory = None if source is None else source.memory()
     here = replace(transformer.begin(ids, mask, looks=recorder.looks, memory=memory), dropout=Dropout())
+    if here.place.document is not None:
+        raise ValueError("a trace reads one text a row, and this mask numbers several: give each a row of its own")
     x = transformer.embed(ids, here, types)
     if torch.is_grad_enabled() and not x.requires_grad:
         x.requires_grad_()
