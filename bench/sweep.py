@@ -132,15 +132,16 @@ def works(bench: Bench, site: str, beside_others: bool) -> dict[str, tuple[Calla
 
 
 def measured(bench: Bench, site: str, rounds: int, beside_others: bool) -> list[Row]:
-    """Seconds of every way, and how much quicker ours are."""
+    """Seconds of every way, and how much quicker ours are. One round more does not count, where there are several."""
     ways = works(bench, site, beside_others)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):  # the first does not count
+    warmups = 1 if rounds > 1 else 0
+    for number in range(warmups + rounds):
         for name, (work, scale) in ways.items():
             gc.collect()
             start = time.perf_counter()
             work()
-            seconds[name] += [(time.perf_counter() - start) * scale] if number else []
+            seconds[name] += [(time.perf_counter() - start) * scale] if number >= warmups else []
     what = "stream, layer x position" if site == "stream" else "heads, all positions"
     rows = []
     for name, spent in seconds.items():

@@ -309,6 +309,8 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path):
     for other in others:
         with pytest.raises(ValueError, match="holds another sweep"):
             other()
+    with pytest.raises(ValueError, match="kept in a folder"):
+        sweep(base, source, metric=logit(3), options=SweepOptions(folder=tmp_path / "sweep.json"))
     (tmp_path / "sweep.json").write_text("[]")
     with pytest.raises(ValueError, match="is no file of a sweep"):
         sweep(base, source, metric=logit(3), options=here)

@@ -29,6 +29,8 @@ class Finished:
     def of(cls, folder: str | Path | None, base: Base, question: Sequence[object], size: int) -> "Finished":
         """What a folder holds of this question; nothing without a folder. Raises ValueError for another question's."""
         path = None if folder is None else Path(folder) / FILE
+        if path is not None and path.parent.exists() and not path.parent.is_dir():
+            raise ValueError(f"a sweep is kept in a folder, and {folder} is none: name another")
         asked = fingerprint(base, question) if path is not None else ""
         found = cls(path, asked, base.value(), [math.nan] * size, [False] * size)
         if path is not None and path.exists():
