@@ -36,7 +36,8 @@ def watch_names(said: str) -> list[str]:
 
 
 def watches_of(names: Sequence[str], run: "Run") -> "dict[str, Watch]":
-    """The functions of these names for a run. Raises ValueError for what a model of its kind does not have."""
+    """The functions of these names for a run. Raises ValueError for what a model of its kind does not have,
+    and for what needs all weights in one process."""
     from ..inside.head_watches import repeated_tokens
     from ..training import watches
 
@@ -50,6 +51,8 @@ def watches_of(names: Sequence[str], run: "Run") -> "dict[str, Watch]":
                 batch = run.held_back[0]() if run.held_back else run.reader(0)
                 found[name] = partial(watches.stream if name == "stream" else watches.rank, probe=batch.ids[:ROWS])
             case "updates":
+                if run.world.size > 1:
+                    raise ValueError("updates are watched where one process holds all weights: leave them out")
                 if run.world.size > 1:
                     raise ValueError("watch updates needs whole weights before a step, and many processes hold parts")
                 found[name] = watches.Updates(run.transformer, run.optimizer, partial(_due_next, run))
