@@ -18,32 +18,37 @@ if TYPE_CHECKING:
     from ..inside.edits import Edit
 
 
+EditsFile = Annotated[
+    Path | None,
+    typer.Option("--edits", metavar="FILE", help="A file of edits, as write_edits makes it.", show_default=False),
+]
+ZeroSites = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--zero", metavar="SITE", help="Set a site, or all of a pattern, to 0; may be repeated.", show_default=False
+    ),
+]
+Heads = Annotated[str, typer.Option("--head", metavar="LIST", help="Only these heads of it: 6 or 0,3-5.")]
+NeuronsOf = Annotated[str, typer.Option("--neuron", metavar="LIST", help="Only these neurons of it.")]
+Positions = Annotated[str, typer.Option("--position", metavar="LIST", help="Only at these positions, from 0.")]
+ShownOn = Annotated[
+    str | None,
+    typer.Option("--prompt", metavar="TEXT", help="A text to show the change on; - is stdin.", show_default=False),
+]
+Folder = Annotated[Path | None, typer.Option("--save", metavar="DIR", help="A folder to make.", show_default=False)]
+Top = Annotated[int, typer.Option("--top", metavar="K", help="How many next tokens to show.")]
+
+
 def edit(
     model: ModelName,
-    edits: Annotated[
-        Path | None,
-        typer.Option("--edits", metavar="FILE", help="A file of edits, as write_edits makes it.", show_default=False),
-    ] = None,
-    zero: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--zero",
-            metavar="SITE",
-            help="Set these sites to 0, a name or a pattern; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    head: Annotated[str, typer.Option("--head", metavar="LIST", help="Only these heads of it: 6 or 0,3-5.")] = "",
-    neuron: Annotated[str, typer.Option("--neuron", metavar="LIST", help="Only these neurons of it.")] = "",
-    position: Annotated[str, typer.Option("--position", metavar="LIST", help="Only at these positions, from 0.")] = "",
-    prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", metavar="TEXT", help="A text to show the change on; - is stdin.", show_default=False),
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="DIR", help="A folder to make.", show_default=False)
-    ] = None,
-    top: Annotated[int, typer.Option("--top", metavar="K", help="How many next tokens to show.")] = 5,
+    edits: EditsFile = None,
+    zero: ZeroSites = None,
+    head: Heads = "",
+    neuron: NeuronsOf = "",
+    position: Positions = "",
+    prompt: ShownOn = None,
+    save: Folder = None,
+    top: Top = 5,
     max_new_tokens: MaxNewTokens = 16,
     as_json: Json = False,
 ) -> None:
@@ -66,11 +71,15 @@ def edit(
         data["saved"] = _save(save, model, changed.edits)
     if as_json:
         print_json({name: _plain(value) for name, value in data.items()})
-        return
-    if text is not None:
+    else:
+        _print(data)
+
+
+def _print(data: dict[str, Any]) -> None:
+    if "before" in data:
         print(_beside(data["before"], data["after"]), end="\n\n")
         print(*(f"{when}: {data[when]['text']}" for when in ("before", "after") if data[when]["text"]), sep="\n")
-    if save is not None:
+    if "saved" in data:
         saved = data["saved"]
         print(f"{saved['out']}: {'edits in the weights' if not saved['why'] else 'edits.json: ' + saved['why']}")
 
