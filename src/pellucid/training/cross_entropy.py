@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# The most logits that are held at a time. On one core, for 1,024 positions of width 256 and 50,257 words, tiles take the
-# time of whole logits and 127 MB in place of 598; tiles of a quarter of the size half as long again. So few logits as one
-# tile holds are not worth tiles, and torch's own cross-entropy makes them.
+# The most logits that are held at a time. On one core, for 1,024 positions of width 256 and 50,257 words, tiles take
+# the time of whole logits and 127 MB in place of 598; tiles of a quarter of the size half as long again. So few logits
+# as one tile holds are not worth tiles, and torch's own cross-entropy makes them.
 TILE = 1 << 23
 ROWS = 64  # the least positions of a tile; where they do not fit, the vocabulary is cut too, and logits are made twice
 
