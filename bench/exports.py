@@ -67,7 +67,7 @@ def in_transformers(python: Path, work: Path) -> str:
     folders = {name: f"folder_{n}" for n, name in enumerate(models)}
     for name, folder in folders.items():
         files = smollm2.tokenizer.to_files() if name == "SmolLM2" else {}
-        save_checkpoint(work / folder, models[name], tokenizer_files=files)
+        save_checkpoint(work / folder, models[name], beside=files)
     np.save(work / "ids.npy", IDS.numpy())
     said = asked(python, "in_transformers.py", work, {"folders": list(folders.values()), "texts": TEXTS})
     rows = []

@@ -12,6 +12,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM, MistralForCausalLM
 
 import pellucid
 import spm
+from pellucid.front import load
+from pellucid.inside.edit_files import write_edits
+from pellucid.inside.edits import zero
 from pellucid.model.transformer import Transformer
 from pellucid.weights.gguf_saving import save_gguf
 from pellucid.weights.loading import load_checkpoint
@@ -113,7 +116,7 @@ def test_what_a_gguf_has_no_place_for_is_said(ask, call, oracle, tmp_path):
     assert "tokenizer.ggml.merges" in found["tokenizer"]
     reason = "GGUF's tokenizers have no place for this: text is put into another form first ('NFC')"
     assert found["left_out"] == f"of the tokenizer: {reason}"
-    code, out, err = call("convert", source, tmp_path / "m.gguf")
+    code, out, err = call("convert", source, tmp_path / "m.gguf", "--replace")
     assert (code, out.splitlines()[-1], err) == (0, f"left out: of the tokenizer: {reason}", "")
 
 
@@ -130,9 +133,9 @@ def test_rows_without_a_token_are_filled_up_and_tokens_without_a_row_are_not_wri
     config = load_checkpoint(folder).config
     for rows in (len(theirs) + 7, len(theirs) - 1):
         save_checkpoint(
-            tmp_path / str(rows), Transformer(replace(config, vocab_size=rows)), tokenizer_files=tokenizer_files(folder)
+            tmp_path / str(rows), Transformer(replace(config, vocab_size=rows)), beside=tokenizer_files(folder)
         )
-    more, fewer = (ask("convert", tmp_path / str(len(theirs) + n), tmp_path / "m.gguf") for n in (7, -1))
+    more, fewer = (ask("convert", tmp_path / str(len(theirs) + n), tmp_path / f"{n}.gguf") for n in (7, -1))
     assert "tokenizer.ggml.tokens" in more["tokenizer"]
     assert fewer["tokenizer"] == []
     assert (
@@ -146,7 +149,7 @@ def test_bert_says_how_many_types_its_tokens_have(ask, tmp_path):
     encoder = {"head": None, "pooler": False, "next_sentence": False}
     words = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n##s\na\n"
     model = Transformer(replace(preset("bert-base-uncased"), **shape, **encoder))
-    save_checkpoint(tmp_path / "b", model, tokenizer_files={"vocab.txt": words})
+    save_checkpoint(tmp_path / "b", model, beside={"vocab.txt": words})
     found = ask("convert", tmp_path / "b", tmp_path / "b.gguf")
     assert found["layout"] == "bert"
     read = gguf.GGUFReader(tmp_path / "b.gguf")
@@ -160,7 +163,7 @@ def test_sentencepiece_goes_both_ways_or_says_why_not(ask, oracle, tmp_path):
     same = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     for name, options in (("a", {}), ("b", {"user_defined_symbols": ["<u>"]})):
         files = {"tokenizer.model": spm.trained("bpe", **same, **options)}
-        save_checkpoint(tmp_path / name, Transformer(config), tokenizer_files=files)
+        save_checkpoint(tmp_path / name, Transformer(config), beside=files)
         ask("convert", tmp_path / name, tmp_path / f"{name}.gguf")
         same_words(tmp_path / name, tmp_path / f"{name}.gguf")
     found, other = (ask("convert", tmp_path / f"{name}.gguf", tmp_path / f"{name}2") for name in "ab")
@@ -192,7 +195,9 @@ def test_a_model_that_no_family_can_hold(ask, call, oracle, tmp_path):
         (["{folder}", "{tmp}/m", "--layout", "bert"], "the bert layout has no place for"),
         (["{folder}", "{tmp}/m", "--layout", "gpt5"], "no layout 'gpt5', only gpt2, llama"),
         (["{folder}", "{tmp}/no/m"], "does not exist. Make it first"),
-        (["{folder}", "{tmp}"], "holds other things than a checkpoint's files"),
+        (["{folder}", "{tmp}"], "is there already: choose another name, or say --replace"),
+        (["{folder}", "{tmp}/notes"], "is there already"),
+        (["{folder}", "{tmp}", "--replace"], "holds other things than a checkpoint's files"),
         (["{tmp}/nothing", "{tmp}/m"], "no model"),
     ],
 )
@@ -202,3 +207,15 @@ def test_errors_are_one_line(words, message, call, oracle, tmp_path):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert [each.name for each in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_model_with_edits_keeps_them_or_is_refused(call, oracle, tmp_path):
+    edited = tmp_path / "edited"
+    shutil.copytree(oracle[2], edited)
+    write_edits(edited / "edits.json", [zero("0.ffn.update", position=1)])
+    assert call("convert", edited, tmp_path / "m")[0] == 0
+    assert load(tmp_path / "m").edits[0].positions == (1,)
+    code, _, err = call("convert", edited, tmp_path / "m.gguf")
+    assert (code, "edits.json, for which a .gguf file has no place" in err) == (2, True)
+    code, _, _ = call("convert", oracle[2], tmp_path / "m", "--replace")
+    assert (code, load(tmp_path / "m").edits) == (0, ())

@@ -111,7 +111,7 @@ def start(tmp_path_factory):
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("start") / "model"
     model = Transformer(Config(vocab_size=300, context_length=64, n_layers=1, d_model=8, n_heads=2))
-    return save_checkpoint(folder, model, tokenizer_files=files())
+    return save_checkpoint(folder, model, beside=files())
 
 
 @pytest.fixture

@@ -9,12 +9,16 @@ import pytest
 import torch
 
 import pellucid
+from pellucid.model.config import Config
+from pellucid.model.transformer import Transformer
 from pellucid.training import checkpoints, recording
 from pellucid.training.checkpoints import checkpoints as saved
 from pellucid.training.journal import Journal, read_journal
 from pellucid.training.run import Run
 from pellucid.training.settings import read_run
+from pellucid.training.start import start_of
 from pellucid.weights.safetensors_file import open_safetensors
+from pellucid.weights.saving import save_checkpoint
 
 SMALL = [
     "steps=12", "model.n_layers=1", "model.d_model=8", "model.n_heads=2", "data.length=8", "data.rows=3",
@@ -287,3 +291,10 @@ def test_a_line_that_was_cut_off_is_no_line(tmp_path):
     journal.write({"step": 2, "loss": float("nan")})
     journal.close()
     assert list(read_journal(path)) == [{"step": n, "loss": v} for n, v in ((0, 1.0), (1, 2.0), (2, None))]
+
+
+def test_a_model_that_is_edited_beside_its_weights_is_not_trained(tmp_path):
+    model = Transformer(Config(20, 8, 1, 8, 2))
+    save_checkpoint(tmp_path / "m", model, beside={"edits.json": b"{}"})
+    with pytest.raises(ValueError, match=r"is edited by its edits.json, and a model is trained as its weights are"):
+        start_of(read_run(None, [f"model.start={tmp_path / 'm'}"]))

@@ -267,7 +267,7 @@ def model() -> Transformer:
 def test_files_that_come_along(model, tmp_path):
     ends = {"eos_token_id": [1, 2], "bos_token_id": None, "temperature": 0.5}
     files = {"tokenizer.json": b'{"version": "1.0"}', "vocab.txt": "é\n".encode()}
-    assert save_checkpoint(tmp_path / "m", model, generation=ends, tokenizer_files=files) == tmp_path / "m"
+    assert save_checkpoint(tmp_path / "m", model, generation=ends, beside=files) == tmp_path / "m"
     assert json.loads((tmp_path / "m" / "generation_config.json").read_text()) == {
         "eos_token_id": [1, 2],
         "temperature": 0.5,
@@ -290,7 +290,7 @@ def test_shards_are_as_large_as_asked(model, tmp_path):
 
 def test_a_checkpoint_is_replaced_as_a_whole(model, tmp_path):
     """Also one whose mapped file holds the very weights that are saved."""
-    save_checkpoint(tmp_path / "m", model, shard_bytes=4000, tokenizer_files={"vocab.txt": b"a"})
+    save_checkpoint(tmp_path / "m", model, shard_bytes=4000, beside={"vocab.txt": b"a"})
     again = load_checkpoint(tmp_path / "m").transformer
     save_checkpoint(tmp_path / "m", again)
     assert sorted(each.name for each in (tmp_path / "m").iterdir()) == ["config.json", "model.safetensors"]
@@ -345,8 +345,8 @@ def test_places_that_cannot_be_written(model, tmp_path):
         save_checkpoint(tmp_path / "file", model)
     with pytest.raises(CheckpointError, match="does not exist"):
         save_checkpoint(tmp_path / "no" / "m", model)
-    with pytest.raises(CheckpointError, match=r"'../x' is no file of a tokenizer"):
-        save_checkpoint(tmp_path / "m", model, tokenizer_files={"../x": b""})
+    with pytest.raises(CheckpointError, match=r"'../x' has no place beside weights"):
+        save_checkpoint(tmp_path / "m", model, beside={"../x": b""})
 
 
 def test_dropout_and_start_are_for_training(tmp_path, model):

@@ -40,7 +40,17 @@ TypeName = Annotated[
 ]
 
 
-def convert(source: ModelName, out: Out, layout: LayoutName = "", type: TypeName = "", as_json: Json = False) -> None:
+Replace = Annotated[bool, typer.Option("--replace", help="Write over what stands at OUT.")]
+
+
+def convert(
+    source: ModelName,
+    out: Out,
+    layout: LayoutName = "",
+    type: TypeName = "",
+    replace: Replace = False,
+    as_json: Json = False,
+) -> None:
     """Write a model's weights in another form.
 
     A folder as Hugging Face's transformers reads it, or a .gguf file. The tokenizer comes along, as the form that is
@@ -48,12 +58,19 @@ def convert(source: ModelName, out: Out, layout: LayoutName = "", type: TypeName
     """
     to_file = out.suffix == ".gguf"
     _check(to_file, layout, type)
+    if out.exists() and not replace:
+        raise ValueError(f"{out} is there already: choose another name, or say --replace to write over it")
     with waiting(f"reading {source}"):
         from ..weights.loading import load_checkpoint
 
         checkpoint = load_checkpoint(source, dtype=TYPES.get(type))
+    edits = None if checkpoint.edits_file is None else checkpoint.edits_file.read_bytes()
+    if edits is not None and to_file:
+        raise ValueError(
+            f"{source} is edited by its edits.json, for which a .gguf file has no place: convert to a folder"
+        )
     with waiting(f"writing {out}"):
-        written = _to_gguf(out, checkpoint, type) if to_file else _to_folder(out, checkpoint, layout)
+        written = _to_gguf(out, checkpoint, type) if to_file else write_folder(out, checkpoint, layout, edits)
     count = sum(weight.numel() for weight in checkpoint.transformer.parameters())
     if as_json:
         print_json({"out": str(out), "parameters": count, **written})
@@ -74,14 +91,17 @@ def _check(to_file: bool, layout: str, type: str) -> None:
         raise ValueError("--layout is for folders: a .gguf file has the architecture that fits the model")
 
 
-def _to_folder(out: Path, checkpoint: "Checkpoint", layout: str) -> dict[str, Any]:
+def write_folder(out: Path, checkpoint: "Checkpoint", layout: str, edits: bytes | None = None) -> dict[str, Any]:
+    """Write a checkpoint's weights and tokenizer as a folder, and edits if there are any; what is in it."""
     import json
 
+    from ..weights.checkpoint import EDITS
     from ..weights.saving import save_checkpoint
 
     files, left_out = _files(checkpoint)
+    beside = files if edits is None else {**files, EDITS: edits}
     folder = save_checkpoint(
-        out, checkpoint.transformer, layout=layout or None, generation=checkpoint.generation, tokenizer_files=files
+        out, checkpoint.transformer, layout=layout or None, generation=checkpoint.generation, beside=beside
     )
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     type = config.get("dtype", "mixed")

@@ -1,7 +1,5 @@
 """`pellucid edit`: what edits change, and a model that keeps them."""
 
-import secrets
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..views import Table
-from .convert import _to_folder as write_folder
+from .convert import write_folder
 from .options import Json, MaxNewTokens, ModelName
 from .talk import open_model, print_json, read_prompt, trace_of, waiting
 
@@ -141,10 +139,13 @@ def _save(out: Path, name: str, edits: "tuple[Edit, ...]") -> dict[str, Any]:
     """Save a model with edits in its weights, else with the edits beside them; `why` says why not in the weights."""
     with waiting(f"writing {out}"):
         from ..inside.baking import baked
+        from ..inside.edit_files import edits_as_bytes
         from ..inside.errors import EditError
         from ..weights.loading import load_checkpoint
 
         checkpoint = load_checkpoint(name)
+        if out.exists():
+            raise ValueError(f"{out} is there already: choose another one")
         try:
             transformer, why = baked(checkpoint.transformer, edits), ""
         except EditError as error:
@@ -152,21 +153,4 @@ def _save(out: Path, name: str, edits: "tuple[Edit, ...]") -> dict[str, Any]:
         checkpoint = replace(checkpoint, transformer=transformer)
         if not why:
             return {"out": str(out), "why": "", **write_folder(out, checkpoint, "")}
-        return {"out": str(out), "why": why, **_with_edits(out, checkpoint, edits)}
-
-
-def _with_edits(out: Path, checkpoint: Any, edits: "tuple[Edit, ...]") -> dict[str, Any]:
-    """Weights and edits.json in one folder, moved into place when both are written."""
-    from ..inside.edit_files import FILE, write_edits
-
-    if out.exists():
-        raise ValueError(f"{out} is there already, and edits beside weights need a new folder: choose another one")
-    aside = out.with_name(f".{out.name}.{secrets.token_hex(8)}.edited")
-    try:
-        written = write_folder(aside, checkpoint, "")
-        write_edits(aside / FILE, edits)
-        aside.rename(out)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    return written
+        return {"out": str(out), "why": why, **write_folder(out, checkpoint, "", edits_as_bytes(edits))}

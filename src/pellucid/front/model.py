@@ -14,6 +14,7 @@ from ..generation import Beams, Found, Generation, Piece, Sampling, Watch, embed
 from ..generation.choose import row_seeds
 from ..generation.options import Settings, with_options
 from ..generation.prompts import Prompt, is_one
+from ..inside.edit_files import read_edits
 from ..inside.edits import Edit
 from ..inside.grading import report_card
 from ..inside.plan import plan
@@ -220,7 +221,8 @@ class Model:
 
     def __repr__(self) -> str:
         shape = f"{self.config.n_layers} layers, width {self.config.d_model}, {self.budget().total:,} parameters"
-        return f"Model({self.name}: {shape}, {self.transformer.W_U.dtype}, {self.device})"
+        edits = f", {len(self.edits)} edits" if self.edits else ""
+        return f"Model({self.name}: {shape}, {self.transformer.W_U.dtype}, {self.device}{edits})"
 
     @property
     def _prompts(self) -> Prompting:
@@ -272,4 +274,5 @@ def load(
     tokenizer = find_tokenizer(found.folder, found.tokenizer_file, found.gguf_metadata)
     ends, never = end_ids(found.generation), forbidden_ids(found.generation)
     start = found.generation.get("decoder_start_token_id")
-    return Model(found.transformer, tokenizer, os.fspath(name), ends, start, never)
+    model = Model(found.transformer, tokenizer, os.fspath(name), ends, start, never)
+    return model if found.edits_file is None else model.edited(*read_edits(found.edits_file))

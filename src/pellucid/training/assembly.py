@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..model.checks import one_of
-from ..model.config import Config, Dropout
+from ..model.config import Config
 from ..model.plain import from_plain
 from ..model.transformer import Transformer
 from ..text import Tokenizer
@@ -29,6 +29,7 @@ from .objectives import NAMES, Targets, check_model
 from .packed import Packed
 from .readers import Documents, Reader, Sequential, Span, Windows, once, split
 from .settings import Data, RunSettings
+from .start import own_tokenizer, start_of
 from .token_file import NO_FINGERPRINT, TokenFile, open_tokens
 from .tokenizing import Progress, tokenize
 from .vocabulary import MASK, fingerprint, ids_needed, train_bpe, train_characters, write_files
@@ -86,7 +87,7 @@ class Material:
 
 def gather(settings: RunSettings, folder: Path, task: Task) -> Material:
     """Open or make the tokens of a run; what is made stays in its folder. Raises ValueError."""
-    data, start = settings.data, _start(settings)
+    data, start = settings.data, start_of(settings)
     one_of("objective", settings.objective, NAMES)
     if settings.objective == "translation":
         return _translations(data, folder, start, task)
@@ -94,7 +95,7 @@ def gather(settings: RunSettings, folder: Path, task: Task) -> Material:
         return _instructions(data, folder, start, task)
     if data.tokens:
         file = open_tokens(Path(data.tokens).expanduser())
-        tokenizer = find_tokenizer(file.path.parent) if start is None else _own(start)
+        tokenizer = find_tokenizer(file.path.parent) if start is None else own_tokenizer(start)
     else:
         file, tokenizer = _from_text(settings, folder, start, task)
     if tokenizer is not None and file.fingerprint not in (NO_FINGERPRINT, fingerprint(tokenizer)):
@@ -227,26 +228,6 @@ def _changeable(shape: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _start(settings: RunSettings) -> Checkpoint | None:
-    """The checkpoint to train on; beside it the model's table may only say how much is dropped."""
-    table = dict(settings.model)
-    if "start" not in table:
-        return None
-    name, dropout = str(table.pop("start")), table.pop("dropout", None)
-    if table:
-        raise ValueError(f"model.start brings its own shape: {', '.join(table)} cannot be given beside it")
-    checkpoint = load_checkpoint(name, dtype=torch.float32)
-    if dropout is None:
-        return checkpoint
-    config = replace(checkpoint.config, dropout=from_plain(Dropout, dropout, "model.dropout"))
-    checkpoint.transformer.config = config
-    return replace(checkpoint, config=config)
-
-
-def _own(checkpoint: Checkpoint) -> Tokenizer | None:
-    return find_tokenizer(checkpoint.folder, checkpoint.tokenizer_file, checkpoint.gguf_metadata)
-
-
 def _from_text(
     settings: RunSettings, folder: Path, start: Checkpoint | None, task: Task
 ) -> tuple[TokenFile, Tokenizer]:
@@ -291,7 +272,7 @@ def tokenizer_for(
 
 def _taken(checkpoint: Checkpoint, folder: Path) -> Tokenizer:
     """A checkpoint's own tokenizer."""
-    tokenizer = _own(checkpoint)
+    tokenizer = own_tokenizer(checkpoint)
     if tokenizer is None:
         raise ValueError(f"{checkpoint.source} has no tokenizer: name another under data.tokenizer")
     if checkpoint.folder is not None:

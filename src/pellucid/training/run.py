@@ -124,12 +124,12 @@ class Run:
         files = tokenizer_files(self.folder)
         adapters, lora = adapters_of(transformer), self.settings.lora
         if adapters is None or lora is None:
-            return save_checkpoint(self.folder / MODEL, transformer, generation=ids, tokenizer_files=files)
+            return save_checkpoint(self.folder / MODEL, transformer, generation=ids, beside=files)
         path = save_adapter(self.folder / ADAPTER, adapters, str(self.settings.model["start"]))
         if not lora.merge:
             return path
         with adapters.merged():
-            return save_checkpoint(self.folder / MODEL, transformer, generation=ids, tokenizer_files=files)
+            return save_checkpoint(self.folder / MODEL, transformer, generation=ids, beside=files)
 
     def validate(self) -> float | None:
         """The mean loss of the validation data's targets; None where there is none."""

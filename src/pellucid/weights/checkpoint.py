@@ -18,6 +18,8 @@ from .names import Layout, check_layers
 from .outline import outline
 from .reading import read
 
+EDITS = "edits.json"
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -25,7 +27,8 @@ class Checkpoint:
 
     `source` is the path the weights came from. A tokenizer may lie in `folder`, or be the one file `tokenizer_file`; a
     .gguf file has neither, its `gguf_metadata` holds it. `generation` are the checkpoint's own settings for generating
-    text, spelled as in Hugging Face's files: end-of-text ids (one, or a list), sampling.
+    text, spelled as in Hugging Face's files: end-of-text ids (one, or a list), sampling. With an `edits_file` the
+    model is what these weights are under those edits.
     """
 
     config: Config
@@ -35,6 +38,7 @@ class Checkpoint:
     gguf_metadata: Mapping[str, Any] | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
     tokenizer_file: Path | None = None
+    edits_file: Path | None = None
 
 
 def assemble(

@@ -14,7 +14,7 @@ _FILES = (
     "config.json", "generation_config.json", "model.safetensors", "model-*-of-*.safetensors",
     "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
     "merges.txt", "added_tokens.json", "chat_template.jinja", "tokenizer.model", "vocab.txt", "source.spm",
-    "target.spm",
+    "target.spm", "edits.json",
 )  # fmt: skip
 
 _ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".npz", ".toml", ".json")  # of files, not of hub names

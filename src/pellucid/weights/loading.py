@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .checkpoint import Checkpoint, assemble, naming
+from .checkpoint import EDITS, Checkpoint, assemble, naming
 from .device import check_device
 from .errors import CheckpointError
 from .families import FAMILIES
@@ -84,7 +85,9 @@ def _from_folder(folder: Path, device: torch.device | str, dtype: torch.dtype | 
     with naming(folder / "config.json"):
         config = family.settle(config, tensors)
     transformer = assemble(layout, tensors, config, dtype, device, mapped)
-    return Checkpoint(config, transformer, str(folder), folder=folder, generation=generation | stated)
+    edits = file_in(folder, EDITS)
+    found = Checkpoint(config, transformer, str(folder), folder=folder, generation=generation | stated)
+    return replace(found, edits_file=edits) if edits.exists() else found
 
 
 def _family(values: Mapping[str, Any], folder: Path) -> Family:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..model.transformer import Transformer
+from .checkpoint import EDITS
 from .errors import CheckpointError
 from .expressing import family_for
 from .files import file_in, shown, sync_folder
@@ -25,7 +26,8 @@ TOKENIZER_FILES = (
     "merges.txt", "encoder.json", "vocab.bpe", "vocab.txt", "tokenizer.model", "source.spm", "target.spm",
     "chat_template.jinja",
 )  # fmt: skip
-_OWN = ("config.json", "generation_config.json", ONE_FILE, "model-*-of-*.safetensors", INDEX, *TOKENIZER_FILES)
+_BESIDE = (*TOKENIZER_FILES, EDITS)
+_OWN = ("config.json", "generation_config.json", ONE_FILE, "model-*-of-*.safetensors", INDEX, *_BESIDE)
 
 
 def save_checkpoint(
@@ -35,23 +37,23 @@ def save_checkpoint(
     layout: str | None = None,
     shard_bytes: int = SHARD_BYTES,
     generation: Mapping[str, Any] | None = None,
-    tokenizer_files: Mapping[str, bytes] | None = None,
+    beside: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Save a model as a folder that `load_checkpoint` reads, and releases 4 and 5 of transformers, but for our own
     layout; gives back its path.
 
     `layout` is a family's model_type: "pellucid" is our own, which expresses any config and which only Pellucid reads;
     "hf" the first of Hugging Face's that can express this one, None that or else our own. `generation` is what goes to
-    generation_config.json, `tokenizer_files` contents by file name. Weights go to one file, or to shards of at most
-    `shard_bytes` where they take more. The folder is written aside and moved into place: a checkpoint that stands
-    there is replaced as a whole, and stays if anything fails.
+    generation_config.json, `beside` the contents of a tokenizer's files and of edits.json by name. Weights go to one
+    file, or to shards of at most `shard_bytes` where they take more. The folder is written aside and moved into place:
+    a checkpoint that stands there is replaced as a whole, and stays if anything fails.
 
     Raises CheckpointError, before anything is written, for a config that the layout cannot express, with what it has
     no place for, and for a folder that holds other files than a checkpoint's. Dropout rates are kept as far as the
     family's config.json names them.
     """
     folder = Path(folder).expanduser().resolve()
-    _check_target(folder, tokenizer_files or {})
+    _check_target(folder, beside or {})
     config, state = transformer.config, transformer.state_dict()
     family = family_for(config, state, layout)
     tensors = write(family.layout(config), state, config)
@@ -61,7 +63,7 @@ def save_checkpoint(
         _write_json(aside / "config.json", fields)
         if generation:
             _write_json(aside / "generation_config.json", generation)
-        for name, content in (tokenizer_files or {}).items():
+        for name, content in (beside or {}).items():
             (aside / name).write_bytes(content)
         _save_weights(aside, tensors, shard_bytes)
     return folder
@@ -113,9 +115,9 @@ def _check_target(folder: Path, names: Mapping[str, bytes]) -> None:
         raise CheckpointError(f"{folder}: its folder {folder.parent} does not exist. Make it first")
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder}: expected a folder, or nothing there yet; found a file")
-    wrong = [name for name in names if name not in TOKENIZER_FILES]
+    wrong = [name for name in names if name not in _BESIDE]
     if wrong:
-        raise CheckpointError(f"{shown(wrong)} is no file of a tokenizer, which are {', '.join(TOKENIZER_FILES)}")
+        raise CheckpointError(f"{shown(wrong)} has no place beside weights, only {', '.join(_BESIDE)}")
     foreign = sorted(each.name for each in folder.iterdir() if not _is_own(each)) if folder.exists() else []
     if foreign:
         raise CheckpointError(
