@@ -1,0 +1,186 @@
+"""The stream as a path: how far each step goes and which way, and what becomes of what was written earlier.
+
+Axes: N states of the stream, W writes into it, P the tokens of one row, D model width. All in float64.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..views.curves import paths
+from ..views.figures import View
+from ..views.table import Table
+from .effects import Effects
+from .reading import state_sites
+from .trace import Trace
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Path:
+    """The states of every token of a row in the plane (or space) in which they differ most.
+
+    `points` are coordinates along the principal axes, `explained` the share of the variance that lies along each. An
+    axis points the way in which its largest component is positive; `axes` are unit vectors of the stream.
+    """
+
+    states: tuple[str, ...]
+    tokens: tuple[str, ...]
+    points: Float[Tensor, "N P K"]
+    axes: Float[Tensor, "K D"]
+    explained: Float[Tensor, "K"]
+
+    def table(self) -> Table:
+        """Every state of every token, token by token."""
+        names = tuple(f"axis {number}" for number in range(1, len(self.explained) + 1))
+        rows = tuple(
+            (position, token, state, *self.points[at, position].tolist())
+            for position, token in enumerate(self.tokens)
+            for at, state in enumerate(self.states)
+        )
+        shares = ", ".join(f"{share:.1%}" for share in self.explained.tolist())
+        return Table("path of the stream", ("position", "token", "state", *names), rows, f"Explained: {shares}.")
+
+    def top(self, k: int = 10) -> Table:
+        """The first `k` states."""
+        return self.table().top(k)
+
+    def plot(self) -> View:
+        """The paths over the first two axes, one a token. Raises ValueError for a path along one axis."""
+        if len(self.explained) < 2:
+            raise ValueError("a picture of the path needs two axes: trajectory(trace, k=2)")
+        drawn = {
+            f"{position} {token}": [(x, y) for x, y in self.points[:, position, :2].tolist()]
+            for position, token in enumerate(self.tokens)
+        }
+        names = [f"axis {at + 1} ({share:.0%} of the variance)" for at, share in enumerate(self.explained.tolist()[:2])]
+        return paths(drawn, "path of the stream, embedding (ring) to last state", (names[0], names[1]))
+
+    def to_json(self) -> dict[str, object]:
+        """The path as plain data."""
+        return {
+            "states": list(self.states),
+            "tokens": list(self.tokens),
+            "points": self.points.tolist(),
+            "explained": self.explained.tolist(),
+        }
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    __repr__ = __str__
+
+
+@torch.no_grad()
+def trajectory(trace: Trace, row: int = 0, k: int = 2) -> Path:
+    """The path of the row's tokens along the k principal axes of all their states (centred, not scaled).
+
+    Raises ValueError where there are fewer states or dimensions than axes.
+    """
+    states = _states(trace, row)
+    flat = states.flatten(0, 1)
+    if not 1 <= k <= min(flat.shape):
+        raise ValueError(f"k must lie in 1..{min(flat.shape)}, got {k}")
+    centred = flat - flat.mean(0)
+    _, sizes, axes = torch.linalg.svd(centred, full_matrices=False)
+    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+    axes = (axes * largest.sign())[:k]
+    total = sizes.square().sum().clamp(min=torch.finfo(sizes.dtype).tiny)
+    points = (centred @ axes.T).unflatten(0, states.shape[:2])
+    return Path(tuple(_names(trace)), _tokens(trace, row), points, axes, sizes[:k].square() / total)
+
+
+@torch.no_grad()
+def step_lengths(trace: Trace, row: int = 0, relative: bool = False) -> Effects:
+    """|x_{n+1} - x_n|, how far each step takes each token; `relative` to |x_n|, where the step starts."""
+    states = _states(trace, row)
+    lengths = states.diff(dim=0).norm(dim=-1)
+    if relative:
+        lengths = lengths / states[:-1].norm(dim=-1)
+    title = "step lengths" + (", relative to the state before" if relative else "")
+    return _grid(title, _names(trace)[1:], trace, row, lengths, ("state reached", "position", "length"))
+
+
+@torch.no_grad()
+def angles(trace: Trace, row: int = 0) -> Effects:
+    """The angle in degrees between each step and the one before: 0 goes straight on, 90 turns aside, 180 goes back."""
+    steps = _states(trace, row).diff(dim=0)
+    if len(steps) < 2:
+        raise ValueError("an angle needs two steps, and this model has one")
+    cosine = torch.nn.functional.cosine_similarity(steps[1:], steps[:-1], dim=-1)
+    degrees = cosine.clamp(-1, 1).acos().rad2deg()
+    names = ("state reached", "position", "degrees")
+    return _grid("angle to the step before", _names(trace)[2:], trace, row, degrees, names)
+
+
+@torch.no_grad()
+def write_norms(trace: Trace, row: int = 0, relative: bool = True) -> Effects:
+    """|update| of each sublayer at each token, relative to the |state| that is read: how much a block does to it."""
+    transformer, columns, found, names = trace.transformer, trace.columns(row), [], []
+    for state, step in zip(trace.states, transformer.steps, strict=False):
+        size = state[row, columns].double().norm(dim=-1)
+        for part in step.parts:
+            norm = trace[f"{part.name}.update"][row, columns].double().norm(dim=-1)
+            found.append(norm / size if relative else norm)
+            names.append(part.name)
+    title = "norm of what is written" + (", relative to the state" if relative else "")
+    return _grid(title, names, trace, row, torch.stack(found), ("written by", "position", "norm"))
+
+
+@torch.no_grad()
+def write_cosines(trace: Trace, row: int = 0) -> Effects:
+    """The cosine of each write with each earlier one, the mean over the row's tokens; the embedding is the first write.
+
+    Below zero the later one takes away of what the earlier one wrote. Later and equal columns are left out (NaN).
+    """
+    names, writes = _writes(trace, row)
+    unit = torch.nn.functional.normalize(writes, dim=-1)
+    cosines = torch.einsum("wpd,vpd->wv", unit, unit) / writes.shape[1]
+    earlier = torch.ones_like(cosines, dtype=torch.bool).tril(-1)
+    values = cosines.where(earlier, torch.nan)[1:, :-1]
+    title = "cosine of writes with earlier ones, mean over tokens"
+    return Effects(title, names[1:], names[:-1], values, names=("write", "earlier write", "cosine"))
+
+
+@torch.no_grad()
+def kept(trace: Trace, row: int = 0) -> Effects:
+    """How much of each write the final sum holds: 1 + (sum of later writes) . w / |w|^2, for each token.
+
+    1: nothing later is along it; 0: cancelled; more than 1: written again. Before any norm that follows the stack.
+    Raises ValueError in a post-norm model, whose stream is normed again and again and so is no sum of writes.
+    """
+    names, writes = _writes(trace, row)
+    if any(step.after is not None for step in trace.transformer.steps):
+        raise ValueError("in a post-norm model the last state is no sum of what was written: a norm follows each sum")
+    later = writes.flip(0).cumsum(0).flip(0) - writes
+    share = 1 + (later * writes).sum(-1) / writes.square().sum(-1)
+    return _grid("share of each write in the last state", names, trace, row, share, ("write", "position", "share"))
+
+
+def _writes(trace: Trace, row: int) -> tuple[tuple[str, ...], Float[Tensor, "W P D"]]:
+    """What enters the stream, in order: the first state, and every sublayer's update."""
+    columns = trace.columns(row)
+    parts = [part.name for step in trace.transformer.steps for part in step.parts]
+    updates = [trace[f"{name}.update"][row, columns].double() for name in parts]
+    first = trace.states[0][row, columns].double()
+    return (f"{trace.transformer.prefix}embed", *parts), torch.stack([first, *updates])
+
+
+def _states(trace: Trace, row: int) -> Float[Tensor, "N P D"]:
+    return torch.stack([state[row, trace.columns(row)].double() for state in trace.states])
+
+
+def _names(trace: Trace) -> list[str]:
+    return state_sites(trace.transformer)
+
+
+def _tokens(trace: Trace, row: int) -> tuple[str, ...]:
+    return tuple(trace.tokens(row))
+
+
+def _grid(
+    title: str, rows: list[str] | tuple[str, ...], trace: Trace, row: int, values: Tensor, names: tuple[str, str, str]
+) -> Effects:
+    labels = tuple(f"{position} {token}" for position, token in enumerate(trace.tokens(row)))
+    return Effects(title, tuple(rows), labels, values, names=names)
