@@ -10,7 +10,7 @@ from comparing import compare, options
 
 COMMON = {
     "model": {"n_layers": 6, "d_model": 64, "n_heads": 4},
-    "schedule": {"peak": 3e-3, "final": 3e-4},
+    "schedule": {"peak": 1e-3, "final": 1e-4},
     "evaluate": {"every": 25},
 }
 BLOCKS = {"pre-norm": {"kind": "PreNorm"}, "post-norm": {"kind": "PostNorm"}}
