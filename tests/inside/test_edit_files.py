@@ -77,7 +77,7 @@ ZERO = {"kind": "zero", "site": "1.stream"}
         ({"at": [0]}, "neighbouring"),
         ({"kind": "scale", "factor": "2"}, "factor must be"),
         ({"seed": 1.5}, "seed must be"),
-        ({"whole": 1}, "whole true or false"),
+        ({"whole": 1}, "whole and full true or false"),
         ({"function": "print"}, "no field function"),
         ({"__class__": "x"}, "no field __class__"),
     ],

@@ -13,8 +13,9 @@ from pellucid.inside.edits import Edit
 from pellucid.inside.errors import EditError, SiteError
 from pellucid.inside.plan import plan
 from pellucid.inside.reading import all_sites, state_sites
-from pellucid.model.config import Config, Init, Window
+from pellucid.model.config import Config, Init, RMSNorm, SwiGLU, Window
 from pellucid.model.place import place_of
+from pellucid.model.rotary import Rotary
 from tiny import build, configs, passed, random_ids, tiny_gpt2, traced
 
 LEFT = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
@@ -214,3 +215,34 @@ def test_noise_is_the_same_at_a_position_whatever_else_is_run():
     whole_place, part = place_of((1, 6), None, long.device), place_of((1, 2), None, long.device)
     assert torch.equal(made(long, whole_place, None)[:, :2], made(short, part, None))
     assert not torch.equal(made(long, whole_place, None)[:, 0], made(long, whole_place, None)[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("site", "where"),
+    [
+        ("1.attention.heads", {"head": [3, 0]}),
+        ("1.attention.writes", {"kv_head": 1}),
+        ("1.attention.key", {"kv_head": [1, 0]}),
+        ("0.ffn.neurons", {"neuron": [7, 2]}),
+        ("0.ffn.update", {}),
+    ],
+)
+def test_a_pooled_mean_is_narrowed_to_what_is_chosen(site, where):
+    config = Config(
+        50, 32, 2, 24, 4, n_kv_heads=2, d_head=6, positions=Rotary(), norm=RMSNorm(), activation=SwiGLU(),
+        init=Init(0.4),
+    )  # fmt: skip
+    model = build(config)
+    over, base = traced(model, random_ids(3, 6, seed=5)), traced(model, random_ids(2, 5))
+    made = edit.mean(site, over, pooled=True, position=[1, 3], **where)
+    found, before = base.edit(made)[site], base[site]
+    mean = over[site].mean((0, 1))
+    expected = before.clone()
+    chosen = next(iter(where.values()), range(before.shape[2]))
+    chosen = [chosen] if isinstance(chosen, int) else list(chosen)
+    if site.endswith("writes"):
+        chosen = [2, 3]  # the query heads of key-value head 1
+    for position in (1, 3):
+        expected[:, position, chosen] = mean[chosen]
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert Edit.from_json(made.to_json()).full is True

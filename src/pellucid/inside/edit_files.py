@@ -96,8 +96,10 @@ def _fault(data: Mapping[str, Any]) -> str:
         return "at must be the neighbouring positions that value has one for each"
     if "value" in data and not _are_numbers(data["value"], _DEEPEST):
         return "value must be a finite number, or lists of them"
-    if type(data.get("seed", 0)) is not int or type(data.get("whole", False)) is not bool:
-        return "seed must be a whole number, whole true or false"
+    if type(data.get("seed", 0)) is not int or any(
+        type(data.get(name, False)) is not bool for name in ("whole", "full")
+    ):
+        return "seed must be a whole number, whole and full true or false"
     return "" if _are_numbers(data.get("factor", 1.0), 0) else "factor must be a finite number"
 
 

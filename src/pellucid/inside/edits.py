@@ -36,7 +36,8 @@ class Edit:
 
     `heads`, `kv_heads`, `neurons` and `positions` narrow it (None: all). Positions are absolute, padding not counted;
     `keys` are the key positions of attention scores. `value` is what is set or added: of the site's axes without B and
-    T, or with a leading axis of one value for each of the positions `at`. `function` maps the value.
+    T and as far as it is chosen (`full`: of all heads or neurons, of which those chosen are taken), or with a leading
+    axis of one value for each of the positions `at`. `function` maps the value.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Edit:
     seed: int = 0
     function: Callable[[Tensor], Tensor] | None = None
     whole: bool = False
+    full: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The edit as plain data. Raises EditError for a free function, which has no such form."""
@@ -130,7 +132,7 @@ def mean(site: str, over: Source, pooled: bool = False, **where: Choice) -> Edit
     widest = max(row.shape[-1] for row in rows)  # rows of a pattern are as wide as the keys they see
     rows = [F.pad(row, (0, widest - row.shape[-1])) for row in rows]
     if pooled:
-        return Edit("set", site, value=torch.cat(rows).mean(0), **narrowed(where))
+        return Edit("set", site, value=torch.cat(rows).mean(0), full=True, **narrowed(where))
     longest = max(len(row) for row in rows)
     means = [torch.stack([row[t] for row in rows if t < len(row)]).mean(0) for t in range(longest)]
     return Edit("set", site, value=torch.stack(means), at=tuple(range(longest)), **narrowed(where))

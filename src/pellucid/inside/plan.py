@@ -94,7 +94,7 @@ class Change:
         assert edit.value is not None
         value = edit.value.to(here)
         if edit.at is None:
-            return value
+            return value if inner is None or not edit.full else value.movedim(inner[0] - 1, 0)[inner[1]]
         value = value[spots.positions - edit.at[0]]
         if inner is not None:
             value = value.movedim(inner[0], 1)[:, inner[1]]
@@ -227,8 +227,8 @@ def _check_value(edit: Edit, site: Site, config: Config) -> None:
     """A value must fit the site at one position; what each position has must fit all of it."""
     assert edit.value is not None
     sizes = dict(zip(site.axes, replace(site, name="").shape(config, 1), strict=True))
-    narrow = {"H": edit.heads, "G": edit.kv_heads, "F": edit.neurons}
-    if edit.kv_heads is not None and "G" not in site.axes:
+    narrow = {} if edit.full else {"H": edit.heads, "G": edit.kv_heads, "F": edit.neurons}
+    if not edit.full and edit.kv_heads is not None and "G" not in site.axes:
         narrow["H"] = edit.kv_heads * (config.n_heads // config.n_kv_heads)
     shape = [sizes[axis] for axis in site.axes if axis not in ("B", "T", "S")]
     got, keys = list(edit.value.shape), site.axes[-1] == "S"

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..model.config import Bidirectional
+from ..model.config import Bidirectional, Config
 from ..model.flow import Look, Looks, Pass
 from ..model.place import Place, column, visible
 from ..model.sites import Site, sites
@@ -49,15 +49,26 @@ def _stop(value: Tensor, _place: Place, keys: Place | None) -> Tensor:
 
 def all_sites(transformer: Transformer) -> tuple[Site, ...]:
     """The sites of a model; of an encoder by itself too, whose names say that it is one."""
-    found = sites(transformer.config)
-    if transformer.encoder is not None:
-        return found
-    return tuple(replace(site, name=f"{transformer.prefix}{site.name}") for site in found)
+    return _sites(transformer.config, transformer.prefix)
 
 
 def state_sites(transformer: Transformer) -> list[str]:
     """The names of the stream's states, first to last."""
-    return [*(step.state for step in transformer.steps), f"{transformer.prefix}{len(transformer.blocks)}.stream"]
+    return list(_states(transformer.config, transformer.prefix))
+
+
+@cache
+def _sites(config: Config, prefix: str) -> tuple[Site, ...]:
+    found = sites(config)
+    if config.encoder is not None or not prefix:
+        return found
+    return tuple(replace(site, name=f"{prefix}{site.name}") for site in found)
+
+
+@cache
+def _states(config: Config, prefix: str) -> tuple[str, ...]:
+    names = (site.name for site in _sites(config, prefix) if site.name.startswith(prefix))
+    return tuple(name for name in names if name.endswith((".stream", ".stream.mid", ".stream.cross")))
 
 
 def group_of(transformer: Transformer, site: str) -> str:
