@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pellucid.cli.watching import WATCHES, Lines, watch_names, watches_of
+from pellucid.cli.watching import WATCH_NAMES, WATCHES, Lines, watch_names, watches_of
 
 SMALL = [
     "steps=6", "schedule.warmup=2", "model.n_layers=2", "model.d_model=8", "model.n_heads=2", "data.length=8",
@@ -51,6 +51,10 @@ def test_an_unknown_name_is_refused_before_anything_is_made(call, options, tmp_p
 def test_updates_need_all_weights_in_one_process():
     with pytest.raises(ValueError, match="one process holds all weights"):
         watches_of(["updates"], SimpleNamespace(world=SimpleNamespace(size=2)))
+
+
+def test_help_names_every_watch():
+    assert ", ".join(WATCHES) == WATCH_NAMES
 
 
 def test_names_are_taken_once_and_in_order():

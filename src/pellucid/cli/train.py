@@ -13,7 +13,7 @@ import typer
 from .options import Json
 from .progress import bars
 from .talk import print_json
-from .watching import WATCHES, Lines, watch_names, watches_of
+from .watching import WATCH_NAMES, Lines, watch_names, watches_of
 
 if TYPE_CHECKING:
     from ..training.recording import Report
@@ -31,7 +31,7 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, as data.length=128; may be repeated."),
 ]
 Watched = Annotated[
-    str, typer.Option("--watch", metavar="NAMES", help=f"Measure every log.watch_every steps: {', '.join(WATCHES)}.")
+    str, typer.Option("--watch", metavar="NAMES", help=f"Measure every log.watch_every steps: {WATCH_NAMES}.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run that its folder holds.")]
 

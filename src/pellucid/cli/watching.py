@@ -20,6 +20,7 @@ WATCHES = {
     "rank": "how many directions the stream spreads over, by depth",
     "weight-rank": "the same of each matrix",
 }
+WATCH_NAMES = "induction, previous, gradients, updates, stream, rank, weight-rank"
 ROWS = 8  # of the fixed text that the stream is watched on
 WIDTH = 24
 
