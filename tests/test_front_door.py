@@ -46,7 +46,7 @@ def test_dir_lists_the_names_and_no_helpers():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("laod", "Did you mean 'load'?"), ("Modell", "Did you mean 'Model'?"), ("zzz", "It has Config, ")],
+    [("laod", "Did you mean 'load'?"), ("Modell", "Did you mean 'Model'?"), ("zzz", "It has Attribution, ")],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name, hint):
     with pytest.raises(AttributeError, match=re.escape(hint)):

@@ -7,13 +7,33 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .front import Model, load
     from .generation.sampling import Sampling
+    from .inside.attribution import Attribution, attribution
+    from .inside.circuit import Circuit
+    from .inside.circuit_search import find_circuit
+    from .inside.eap import edge_scores
+    from .inside.edit_files import read_edits, write_edits
     from .inside.edits import Edit, add, freeze, knockout, mean, noise, patch, resample, scale, zero
     from .inside.edits import map_with as map
     from .inside.edits import set_to as set
+    from .inside.effects import Effects
+    from .inside.elsewhere import names_table
+    from .inside.jacobian_lens import JacobianLens, jacobian_lens
+    from .inside.metrics import Metric, divergence, log_probability, logit, loss, probability
+    from .inside.neurons import Neurons, Scan
+    from .inside.pairs import Pair
+    from .inside.patchscope import carried, read_in
+    from .inside.path_patching import path_patch
+    from .inside.probes import probe
+    from .inside.steering import steering
+    from .inside.sweep import sweep, sweep_edits
+    from .inside.sweep_work import SweepOptions
     from .inside.trace import Trace
+    from .inside.tuned_lens import TunedLens, tune_lens
     from .model.budget import budget
     from .model.config import Config
     from .model.sites import Site
+    from .views.figures import View
+    from .views.table import Table
     from .weights.presets import preset
 else:
 
@@ -30,30 +50,66 @@ else:
 
 
 __all__ = [
-    "Config", "Edit", "Model", "Sampling", "Site", "Trace", "__version__", "add", "budget", "freeze", "knockout",
-    "load", "map", "mean", "noise", "patch", "preset", "resample", "scale", "set", "zero",
+    "Attribution", "Circuit", "Config", "Edit", "Effects", "JacobianLens", "Metric", "Model", "Neurons", "Pair",
+    "Sampling", "Scan", "Site", "SweepOptions", "Table", "Trace", "TunedLens", "View", "__version__", "add",
+    "attribution", "budget", "carried", "divergence", "edge_scores", "find_circuit", "freeze", "jacobian_lens",
+    "knockout", "load", "log_probability", "logit", "loss", "map", "mean", "names_table", "noise", "patch",
+    "path_patch", "preset", "probability", "probe", "read_edits", "read_in", "resample", "scale", "set", "steering",
+    "sweep", "sweep_edits", "tune_lens", "write_edits", "zero",
 ]  # fmt: skip
 
 _HOMES = {
+    "Attribution": ".inside.attribution",
+    "Circuit": ".inside.circuit",
     "Config": ".model.config",
     "Edit": ".inside.edits",
+    "Effects": ".inside.effects",
+    "JacobianLens": ".inside.jacobian_lens",
+    "Metric": ".inside.metrics",
     "Model": ".front",
+    "Neurons": ".inside.neurons",
+    "Pair": ".inside.pairs",
     "Sampling": ".generation.sampling",
+    "Scan": ".inside.neurons",
     "Site": ".model.sites",
+    "SweepOptions": ".inside.sweep_work",
+    "Table": ".views.table",
     "Trace": ".inside.trace",
+    "TunedLens": ".inside.tuned_lens",
+    "View": ".views.figures",
     "add": ".inside.edits",
+    "attribution": ".inside.attribution",
     "budget": ".model.budget",
+    "carried": ".inside.patchscope",
+    "divergence": ".inside.metrics",
+    "edge_scores": ".inside.eap",
+    "find_circuit": ".inside.circuit_search",
     "freeze": ".inside.edits",
+    "jacobian_lens": ".inside.jacobian_lens",
     "knockout": ".inside.edits",
     "load": ".front",
+    "log_probability": ".inside.metrics",
+    "logit": ".inside.metrics",
+    "loss": ".inside.metrics",
     "map": ".inside.edits:map_with",
     "mean": ".inside.edits",
+    "names_table": ".inside.elsewhere",
     "noise": ".inside.edits",
     "patch": ".inside.edits",
+    "path_patch": ".inside.path_patching",
     "preset": ".weights.presets",
+    "probability": ".inside.metrics",
+    "probe": ".inside.probes",
+    "read_edits": ".inside.edit_files",
+    "read_in": ".inside.patchscope",
     "resample": ".inside.edits",
     "scale": ".inside.edits",
     "set": ".inside.edits:set_to",
+    "steering": ".inside.steering",
+    "sweep": ".inside.sweep",
+    "sweep_edits": ".inside.sweep",
+    "tune_lens": ".inside.tuned_lens",
+    "write_edits": ".inside.edit_files",
     "zero": ".inside.edits",
 }
 

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from pellucid.inside import edits
 from pellucid.inside.errors import EditError, TraceFileError, WeightsChangedError
 from pellucid.inside.trace import trace
-from pellucid.inside.trace_file import load_trace, save_trace
+from pellucid.inside.trace_file import save_trace
+from pellucid.inside.trace_opening import load_trace
 from tiny import build, configs, random_ids, tiny_gpt2, traced, with_encoder
 
 

@@ -1,9 +1,10 @@
 """What `load` returns: a transformer, its tokenizer, and the verbs, each of which is one line into its room."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, overload
 
 import torch
@@ -14,25 +15,29 @@ from ..generation import Beams, Found, Generation, Piece, Sampling, Watch, embed
 from ..generation.choose import row_seeds
 from ..generation.options import Settings, with_options
 from ..generation.prompts import Prompt, is_one
-from ..inside.edit_files import read_edits
+from ..inside.baking import baked
+from ..inside.edit_files import FILE, edits_as_bytes
 from ..inside.edits import Edit
 from ..inside.grading import report_card
+from ..inside.neuron_scan import scan as scan_neurons
+from ..inside.neurons import Neurons, Scan
+from ..inside.pairs import Pair, Pairs, aligned
 from ..inside.plan import plan
 from ..inside.reading import chain
 from ..inside.recorder import Recorder
 from ..inside.report_card import ReportCard
 from ..inside.rerun import made_with
-from ..inside.trace import Trace, recorded, trace
+from ..inside.site_table import site_table
+from ..inside.trace import Trace, attached, recorded, trace
+from ..inside.trace_opening import load_trace
 from ..model.budget import Budget, budget
 from ..model.config import Config
 from ..model.flow import Looks
-from ..model.sites import sites
 from ..model.transformer import Transformer
 from ..text import Tokenizer
-from ..text.finding import find_tokenizer
+from ..training.evaluation import Evaluation, evaluate
 from ..views.table import Table
-from ..weights.checkpoint import end_ids, forbidden_ids
-from ..weights.loading import load_checkpoint
+from ..weights.saving import save_checkpoint
 from .prompting import Prompting
 
 
@@ -78,20 +83,7 @@ class Model:
 
     def sites(self, length: int = 1, batch: int = 1) -> Table:
         """Every value that can be read: name, the lessons' symbol, formula, shape and bytes for `length` tokens."""
-        size = self.transformer.W_U.element_size()
-        if length < 1 or batch < 1:
-            raise ValueError(f"length and batch must be at least 1, got {length} and {batch}")
-        rows = tuple(
-            (
-                site.name,
-                site.symbol,
-                site.formula,
-                "x".join(map(str, site.shape(self.config, length, batch))),
-                site.bytes(self.config, length, batch, size),
-            )
-            for site in sites(self.config)
-        )
-        return Table(f"sites of {self.name}", ("site", "symbol", "formula", "shape", "bytes"), rows)
+        return site_table(self.transformer, self.name, length, batch)
 
     def budget(self) -> Budget:
         """Where the parameters are."""
@@ -122,23 +114,26 @@ class Model:
         *,
         types: Tensor | Sequence[Sequence[int]] | None = None,
         source: str | Sequence[Any] | Tensor | None = None,
+        grad: bool = False,
     ) -> Trace:
         """Run the model on a text, token ids, or a list of either, and keep the stream.
 
         Texts of different lengths are padded on the right and masked. Ids given as a tensor (B x T) or as rows may come
         with a `mask` of their shape: 1 a token, 0 padding, on either side. `types` are BERT's token types, of the same
-        shape. An encoder-decoder reads `source`, one text for each prompt.
+        shape. An encoder-decoder reads `source`, one text for each prompt. With `grad` what is read stays attached for
+        ordinary autograd, down to the weights; `trace.gradient` needs no such thing.
         """
         if self.transformer.encoder is not None:
             prompt = self._prompts.answers(prompt)
         ids, mask = self._prompts.batch(prompt, mask)
         types = types if types is None or isinstance(types, Tensor) else torch.tensor(types)
+        make = attached if grad else trace
         if self.transformer.encoder is None or source is None:
             if source is not None:
                 raise ValueError(f"{self.name} has no encoder: it takes no source text")
-            return trace(self.transformer, ids, mask, self.tokenizer, types).edit(*self.edits)
-        encoder = trace(self.transformer.encoder, *self._prompts.batch(source), self.tokenizer)
-        return trace(self.transformer, ids, mask, self.tokenizer, types, encoder).edit(*self.edits)
+            return make(self.transformer, ids, mask, self.tokenizer, types).edit(*self.edits)
+        encoder = make(self.transformer.encoder, *self._prompts.batch(source), self.tokenizer)
+        return make(self.transformer, ids, mask, self.tokenizer, types, encoder).edit(*self.edits)
 
     @overload
     def generate(
@@ -215,6 +210,41 @@ class Model:
         """What kind each head is, every score beside what chance would give; `options` as `report_card` has them."""
         return report_card(self.transformer, self.tokenizer, **options)
 
+    def neurons(self, texts: Iterable[str | Sequence[int]], scan: Scan | None = None, **where: Any) -> Neurons:
+        """What fires each neuron most, over a corpus of any size in one pass; `where`: folder=, progress=."""
+        return scan_neurons(self.transformer, map(self._prompts.ids, texts), scan, self.tokenizer, **where)
+
+    def pairs(self, pairs: Sequence[Pair | tuple[str, str]]) -> Pairs:
+        """Clean and corrupted texts, token below token. Raises ValueError that draws where they do not align."""
+        return aligned(pairs, self._words())
+
+    def evaluate(self, text: str, length: int = 0, stride: int = 0) -> Evaluation:
+        """Loss, perplexity and bits for each byte of a text, by sliding window (0: as the model's context allows)."""
+        if self.edits:
+            raise ValueError("evaluation runs the weights as they are: baked() puts edits into them")
+        return evaluate(self.transformer, self._words(), text, length=length, stride=stride)
+
+    def load_trace(self, path: str | os.PathLike[str]) -> Trace:
+        """A trace that `trace.save` wrote. Raises ValueError for a file that is none, or of another model's."""
+        return load_trace(path, self.transformer, self.tokenizer)
+
+    def baked(self) -> "Model":
+        """A model whose weights say what this one's edits do. Raises EditError for edits that weights cannot say."""
+        model = copy(self)
+        model.transformer, model.edits = baked(self.transformer, self.edits), ()
+        return model
+
+    def save(self, folder: str | os.PathLike[str], layout: str | None = None) -> Path:
+        """Save the model as a folder that `load` opens: weights, tokenizer, settings, and its edits beside them.
+
+        `layout`: see `weights.saving.save_checkpoint`. Raises ValueError for what the layout has no place for.
+        """
+        beside = {} if self.tokenizer is None else self.tokenizer.to_files()
+        beside |= {FILE: edits_as_bytes(self.edits)} if self.edits else {}
+        ids = {"eos_token_id": list(self.eos_ids) or None, "decoder_start_token_id": self.start_id}
+        ids |= {"suppress_tokens": list(self.forbidden_ids) or None}
+        return save_checkpoint(folder, self.transformer, layout=layout, generation=ids, beside=beside)
+
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """A conversation as the model was taught to read it, up to where its answer begins."""
         return self._words().encode_chat(messages)
@@ -260,19 +290,3 @@ class Model:
         if any(edit.whole for edit in self.edits):
             raise ValueError("an edit that maps a whole site sees all positions at once: it works in a trace alone")
         return plan(self.transformer, self.edits).looks()
-
-
-def load(
-    name: str | os.PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | str | None = None
-) -> Model:
-    """Open a model: a known name ("smollm2"), a folder, a .gguf file, or a hub id.
-
-    `dtype` None keeps the file's precision (float32 for quantized files). Raises ValueError with what was expected when
-    the name is unknown or the files do not make a model this package has.
-    """
-    found = load_checkpoint(name, device, dtype)
-    tokenizer = find_tokenizer(found.folder, found.tokenizer_file, found.gguf_metadata)
-    ends, never = end_ids(found.generation), forbidden_ids(found.generation)
-    start = found.generation.get("decoder_start_token_id")
-    model = Model(found.transformer, tokenizer, os.fspath(name), ends, start, never)
-    return model if found.edits_file is None else model.edited(*read_edits(found.edits_file))

@@ -1,5 +1,6 @@
 """A trace: the residual stream of one forward pass, from which every other value is recomputed when it is asked for."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,8 +25,10 @@ from .metrics import Metric
 from .reading import Point, Recording, prints
 from .receivers import wrote
 from .recorder import Recorder
+from .renamed import Renamed, renamed
 from .rerun import edited
 from .run import Precision, Run
+from .trace_file import save_trace
 
 Answer = TypeVar("Answer")
 
@@ -118,6 +121,18 @@ class Trace(Run):
         self.check(self.prints)
         return gradients(self, metric, row)
 
+    def to_transformer_lens_names(self) -> Renamed:
+        """This trace under TransformerLens's names: a mapping whose values are recomputed when they are asked for."""
+        return renamed(self)
+
+    def to_hugging_face_names(self, family: str) -> Renamed:
+        """This trace under the names of Hugging Face's modules; `family` is their model_type, such as "gpt2"."""
+        return renamed(self, family)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace to a .safetensors file, without its model. Raises EditError if a free function edited it."""
+        save_trace(self, path)
+
     def _id(self, token: str | int | None) -> int | None:
         return None if token is None else self.id_of(token)
 
@@ -140,7 +155,6 @@ class Trace(Run):
             return question(point)
 
 
-@torch.no_grad()
 def trace(
     transformer: Transformer,
     ids: Int[Tensor, "B T"],
