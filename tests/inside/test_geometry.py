@@ -59,12 +59,20 @@ def test_a_path_lies_along_the_axes_in_which_states_differ_most():
         np.testing.assert_allclose(path.points[..., axis], (states - flat.mean(0)) @ vector, atol=1e-9)
     rows = path.table().rows
     assert len(rows) == 5 * 4
-    assert rows[0][:3] == (0, found.tokens(1)[0], "0.stream")
-    assert rows[0][3:] == tuple(path.points[0, 0].tolist())
+    assert rows[0] == (f"0 {found.tokens(1)[0]}", "0.stream", *path.points[0, 0].tolist())
+    assert rows[-1] == (f"3 {found.tokens(1)[3]}", "2.stream", *path.points[-1, -1].tolist())
     assert path.top(2).rows == rows[:2]
     assert path.to_json()["points"] == path.points.tolist()
     with pytest.raises(ValueError, match=r"k must lie in 1\.\.20, got 21"):
         trajectory(found, row=1, k=21)
+    later = trajectory(found, row=1, k=3, first=2)
+    flat = states[:, 2:].reshape(-1, states.shape[-1])
+    np.testing.assert_allclose(
+        later.explained, np.linalg.eigvalsh(np.cov(flat.T, bias=True))[::-1][:3] / flat.var(0).sum()
+    )
+    assert later.tokens == path.tokens[2:]
+    with pytest.raises(ValueError, match=r"positions 0\.\.3, got first=4"):
+        trajectory(found, row=1, first=4)
 
 
 def test_a_path_is_drawn_token_by_token():

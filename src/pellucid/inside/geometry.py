@@ -21,8 +21,8 @@ from .trace import Trace
 class Path:
     """The states of every token of a row in the plane (or space) in which they differ most.
 
-    `points` are coordinates along the principal axes, `explained` the share of the variance that lies along each. An
-    axis points the way in which its largest component is positive; `axes` are unit vectors of the stream.
+    `tokens` are their positions and labels, `points` coordinates along the principal axes, `explained` the share of the
+    variance along each. An axis points the way in which its largest component is positive; `axes` are unit vectors.
     """
 
     states: tuple[str, ...]
@@ -35,12 +35,12 @@ class Path:
         """Every state of every token, token by token."""
         names = tuple(f"axis {number}" for number in range(1, len(self.explained) + 1))
         rows = tuple(
-            (position, token, state, *self.points[at, position].tolist())
-            for position, token in enumerate(self.tokens)
+            (token, state, *self.points[at, column].tolist())
+            for column, token in enumerate(self.tokens)
             for at, state in enumerate(self.states)
         )
         shares = ", ".join(f"{share:.1%}" for share in self.explained.tolist())
-        return Table("path of the stream", ("position", "token", "state", *names), rows, f"Explained: {shares}.")
+        return Table("path of the stream", ("token", "state", *names), rows, f"Explained: {shares}.")
 
     def top(self, k: int = 10) -> Table:
         """The first `k` states."""
@@ -51,8 +51,7 @@ class Path:
         if len(self.explained) < 2:
             raise ValueError("a picture of the path needs two axes: trajectory(trace, k=2)")
         drawn = {
-            f"{position} {token}": [(x, y) for x, y in self.points[:, position, :2].tolist()]
-            for position, token in enumerate(self.tokens)
+            token: [(x, y) for x, y in self.points[:, column, :2].tolist()] for column, token in enumerate(self.tokens)
         }
         names = [f"axis {at + 1} ({share:.0%} of the variance)" for at, share in enumerate(self.explained.tolist()[:2])]
         return paths(drawn, "path of the stream, embedding (ring) to last state", (names[0], names[1]))
@@ -73,12 +72,15 @@ class Path:
 
 
 @torch.no_grad()
-def trajectory(trace: Trace, row: int = 0, k: int = 2) -> Path:
+def trajectory(trace: Trace, row: int = 0, k: int = 2, first: int = 0) -> Path:
     """The path of the row's tokens along the k principal axes of all their states (centred, not scaled).
 
-    Raises ValueError where there are fewer states or dimensions than axes.
+    Tokens before `first` are left out: a model's first token often grows so large that the axes show nothing else.
+    Raises ValueError where no token is left, or where there are fewer states or dimensions than axes.
     """
-    states = _states(trace, row)
+    if not 0 <= first < len(trace.columns(row)):
+        raise ValueError(f"row {row} has positions 0..{len(trace.columns(row)) - 1}, got first={first}")
+    states = _states(trace, row)[:, first:]
     flat = states.flatten(0, 1)
     if not 1 <= k <= min(flat.shape):
         raise ValueError(f"k must lie in 1..{min(flat.shape)}, got {k}")
@@ -88,7 +90,8 @@ def trajectory(trace: Trace, row: int = 0, k: int = 2) -> Path:
     axes = (axes * largest.sign())[:k]
     total = sizes.square().sum().clamp(min=torch.finfo(sizes.dtype).tiny)
     points = (centred @ axes.T).unflatten(0, states.shape[:2])
-    return Path(tuple(_names(trace)), _tokens(trace, row), points, axes, sizes[:k].square() / total)
+    tokens = tuple(f"{position} {token}" for position, token in enumerate(trace.tokens(row)))[first:]
+    return Path(tuple(_names(trace)), tokens, points, axes, sizes[:k].square() / total)
 
 
 @torch.no_grad()
@@ -173,10 +176,6 @@ def _states(trace: Trace, row: int) -> Float[Tensor, "N P D"]:
 
 def _names(trace: Trace) -> list[str]:
     return state_sites(trace.transformer)
-
-
-def _tokens(trace: Trace, row: int) -> tuple[str, ...]:
-    return tuple(trace.tokens(row))
 
 
 def _grid(

@@ -110,8 +110,8 @@ def random_shares(d: int, bins: int, fine: int = 4000) -> tuple[float, ...]:
     """The share of random directions' cosines in each of some equal bins of -1..1: sin(theta)^(d - 2), integrated."""
     shares = []
     for at in range(bins):
-        ends = [math.acos(max(-1.0, min(1.0, -1 + 2 * (at + step) / bins))) for step in (1, 0)]
-        theta = torch.linspace(*ends, fine, dtype=torch.float64)
+        near, far = (math.acos(max(-1.0, min(1.0, -1 + 2 * (at + step) / bins))) for step in (1, 0))
+        theta = torch.linspace(near, far, fine, dtype=torch.float64)
         shares.append(float(torch.trapezoid(theta.sin().clamp(min=0) ** (d - 2), theta)))
     return tuple(share / math.fsum(shares) for share in shares)
 
