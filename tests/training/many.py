@@ -14,6 +14,7 @@ os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
 import torch
 from torch import distributed as dist
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from pellucid.model.config import Config, Init
 from pellucid.model.transformer import Transformer
@@ -25,6 +26,8 @@ from pellucid.training.optimizers import optimizer_of
 from pellucid.training.run import Run
 from pellucid.training.schedules import Constant
 from pellucid.training.settings import read_run
+
+LONGEST = 240  # seconds, after which a process that waits in vain is ended
 
 
 class Team:
@@ -45,6 +48,7 @@ class Team:
             os.close(write)
 
     def child(self, store, rank, size, work, pipe) -> None:
+        signal.alarm(LONGEST)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
         try:
             with joined(dist.FileStore(str(store), size) if size > 1 else None) as found:
@@ -147,6 +151,23 @@ def watched(transformer) -> dict[str, float]:
     return {"gradients": float(sum(weight.grad.double().square().sum() for weight in transformer.parameters()))}
 
 
+def full(folder: Path, changes: list[str]):
+    """A run whose second process finds no room when it writes its part of the checkpoint of step 4."""
+
+    def work(found, step):
+        write = HuggingFaceStorageWriter.write_data
+
+        def fails(writer, *plan):
+            if found.rank == 1 and "00000004" in str(writer.path):
+                raise OSError(28, "No space left on device")
+            return write(writer, *plan)
+
+        HuggingFaceStorageWriter.write_data = fails
+        run(folder, changes)(found, step)
+
+    return work
+
+
 def main() -> None:
     root, changes = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
@@ -160,21 +181,25 @@ def main() -> None:
             team(f"loop {name} {size}", size, loop(root / f"{name}{size}.pt", **options))
     for size in (1, 2):
         team(f"run {size}", size, run(root / f"run{size}", changes, watches={"depth": watched}))
-    # Killed after some steps, both or one of them, and then to the end.
-    for ranks in ((0, 1), (1,)):
-        folder = root / f"killed{len(ranks)}"
-        killed = Team(root, 2, run(folder, changes, watches={"depth": watched}))
-        killed.steps(7)
-        killed.kill(*ranks)
-        said[f"killed {len(ranks)}"] = killed.ended()
-        team(f"resumed {len(ranks)}", 2, run(folder, changes, watches={"depth": watched}))
+    # Both killed after some steps, and then to the end.
+    killed = Team(root, 2, run(root / "killed", changes, watches={"depth": watched}))
+    killed.steps(5)
+    killed.kill(0, 1)
+    said["killed"] = killed.ended()
+    team("resumed", 2, run(root / "killed", changes, watches={"depth": watched}))
     # Half by one number of processes, the other half by another.
     for first, second in ((1, 2), (2, 1)):
         folder = root / f"from{first}to{second}"
-        team(f"half {first}", first, stopping(folder, changes, 7))
+        team(f"half {first}", first, stopping(folder, changes, 5))
         team(f"half {second}", second, run(folder, changes))
+    # One is killed, and the other must not wait for it.
+    alone = Team(root, 2, run(root / "alone", changes))
+    alone.steps(1)
+    alone.kill(1)
+    said["alone"] = alone.ended()
     team("wrong", 2, run(root / "wrong", changes, "data.text=absent.txt"))
     team("muon", 2, run(root / "muon", changes, "optimizer.name=muon"))
+    team("full", 2, full(root / "full", changes))
     print(json.dumps(said))
 
 

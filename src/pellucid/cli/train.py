@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..training.watch_names import watch_names
 from .options import Json
 from .progress import bars
 from .talk import print_json
-from .watching import WATCH_NAMES, Lines, watch_names, watches_of
+from .watching import Lines
 
 if TYPE_CHECKING:
     from ..training.recording import Report
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ..training.settings import RunSettings
     from ..training.world import World
 
-SPINS = "10000"  # about a fifth of a millisecond
 Settings = Annotated[
     str | None,
     typer.Argument(metavar="[RUN]", help="A TOML file, or the folder of a run; none: a small model of characters."),
@@ -31,7 +31,7 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, as data.length=128; may be repeated."),
 ]
 Watched = Annotated[
-    str, typer.Option("--watch", metavar="NAMES", help=f"Measure every log.watch_every steps: {WATCH_NAMES}.")
+    str, typer.Option("--watch", metavar="NAMES", help=f"Measure every log.watch_every steps: {', '.join(WATCHES)}.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run that its folder holds.")]
 
@@ -45,8 +45,8 @@ def train(
     Ctrl-C ends a run after the step at hand, and --resume goes on with it as if it had never stopped.
     Many processes train one model as `torchrun --nproc-per-node 2 -m pellucid train`.
     """
-    # Threads that wait for one another hold the processor for a moment only: on a busy machine, forever costs most.
-    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    # Threads that wait for one another give the processor away: on a busy machine, holding it costs them most.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from ..training.settings import read_run
 
     with _world() as world, redirect_stdout(sys.stdout if world.leads else StringIO()):
@@ -54,6 +54,7 @@ def train(
 
 
 def _train(settings: "RunSettings", resume: bool, names: list[str], as_json: bool, world: "World") -> None:
+    from ..front.training import watches_of
     from ..training.run import Run
 
     lines = Lines()

@@ -1,10 +1,12 @@
 """A run: a folder in which a model learns, and from which the run goes on after any stop."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from weakref import finalize
 
 import torch
 
@@ -18,7 +20,7 @@ from .loop import Record, train
 from .lora import adapters_of
 from .optimizers import optimizer_of
 from .recording import Recorder, Report
-from .run_folder import check_machine, claim
+from .run_folder import check_machine, claim, lock
 from .samples import write
 from .settings import RunSettings
 from .sublayers import compile_sublayers
@@ -77,7 +79,7 @@ class Run:
 
     def _prepare(self, resume: bool, task: Task) -> Material:
         if self.world.leads:
-            claim(self.folder, self.settings, resume)
+            self._held = finalize(self, os.close, claim(self.folder, self.settings, resume))
         return gather(self.settings, self.folder, task)
 
     @property
@@ -92,19 +94,26 @@ class Run:
     def __iter__(self) -> Iterator[Report]:
         loop = replace(self.settings.loop, first_step=self.steps)
         with ExitStack() as stack:
-            recorder = Recorder(self.folder, self.steps, self.settings.log) if self.world.leads else None
-            if recorder is not None:
-                stack.callback(recorder.close)
+            recorder = self._recorder(stack) if self.world.leads else None
             for record in train(self.transformer, self._batches(), self.objective, self.optimizer, self.schedule, loop):
                 self.steps = record.step + 1
-                self.stopping = self.world.any(self.stopping)
                 report = self._report(record)
                 if recorder is not None:
                     recorder.write(report)
                 self._keep(report)
                 yield report
-                if self.stopping:
+                if self.world.any(self.stopping):
+                    self._save(report)
                     return
+
+    def _recorder(self, stack: ExitStack) -> Recorder:
+        """What writes down the steps; until it ends, the folder is this process's alone."""
+        if not self._held.alive:  # an earlier iteration has let go
+            self._held = finalize(self, os.close, lock(self.folder))
+        stack.callback(self._held)
+        recorder = Recorder(self.folder, self.steps, self.settings.log)
+        stack.callback(recorder.close)
+        return recorder
 
     def export(self) -> Path:
         """Save the best weights as a model that `load` opens. The transformer holds these weights afterwards.
@@ -168,16 +177,19 @@ class Run:
         return write(transformer, self.tokenizer, self.settings.sample, self.settings.seed + self.steps)
 
     def _keep(self, report: Report) -> None:
-        """Save a checkpoint when it is time, when the run stops, and when it is the best."""
+        """Save a checkpoint when it is time, and when it is the best."""
         validation = report.validation
         better = validation is not None and validation < self.best
         if validation is not None and better:
             self.best = validation
-        if better or self.stopping or self._due(self.settings.save.every):
-            progress = checkpoints.Progress(self.steps, validation, report.record.skipped)
-            checkpoints.save(self.checkpoints, self.transformer, self.optimizer, progress, self.world)
-            if self.world.leads:
-                checkpoints.prune(self.checkpoints, self.settings.save.keep)
+        if better or self._due(self.settings.save.every):
+            self._save(report)
+
+    def _save(self, report: Report) -> None:
+        progress = checkpoints.Progress(self.steps, report.validation, report.record.skipped)
+        checkpoints.save(self.checkpoints, self.transformer, self.optimizer, progress, self.world)
+        if self.world.leads:
+            checkpoints.prune(self.checkpoints, self.settings.save.keep)
 
     def _due(self, every: int) -> bool:
         """Whether what is done every so many steps (0: never), and after the last one, is due."""

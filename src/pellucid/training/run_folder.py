@@ -19,23 +19,25 @@ LOCK = ".lock"
 DECIDING = ("seed", "steps", "objective", "smoothing", "model", "data", "optimizer", "schedule", "lora", "loop")
 
 
-def claim(folder: Path, settings: RunSettings, resume: bool) -> None:
-    """Put the run's settings into its folder, and lock it for this process.
+def claim(folder: Path, settings: RunSettings, resume: bool) -> int:
+    """Put the run's settings into its folder, and lock it; see `lock`.
 
     Raises ValueError if a new run finds another there, or other things; if one that goes on finds none, or one with
     other settings; if another process trains there.
     """
     _check_folder(folder, settings, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    lock(folder)
+    held = lock(folder)
     _check_folder(folder, settings, resume)  # once more: until now another process could change it
     aside = folder / f".{SETTINGS}.tmp"
     aside.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
     os.replace(aside, folder / SETTINGS)
+    return held
 
 
-def lock(folder: Path) -> None:
-    """Hold the folder until this process ends, in whatever way. Raises ValueError if another process holds it."""
+def lock(folder: Path) -> int:
+    """Hold the folder for this process, until the file whose number is given back is closed, or the process ends in
+    whatever way. Raises ValueError if another process holds it."""
     held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,6 +47,7 @@ def lock(folder: Path) -> None:
         raise ValueError(f"{folder}: process {other} trains in this folder: wait for it, or choose another") from error
     os.ftruncate(held, 0)
     os.write(held, str(os.getpid()).encode())
+    return held
 
 
 def check_machine(settings: RunSettings, processes: int) -> None:
