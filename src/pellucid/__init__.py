@@ -6,6 +6,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .front import Model, load
+    from .front.training import train
     from .generation.sampling import Sampling
     from .inside.attribution import Attribution, attribution
     from .inside.circuit import Circuit
@@ -55,7 +56,7 @@ __all__ = [
     "attribution", "budget", "carried", "divergence", "edge_scores", "find_circuit", "freeze", "jacobian_lens",
     "knockout", "load", "log_probability", "logit", "loss", "map", "mean", "names_table", "noise", "patch",
     "path_patch", "preset", "probability", "probe", "read_edits", "read_in", "resample", "scale", "set", "steering",
-    "sweep", "sweep_edits", "tune_lens", "write_edits", "zero",
+    "sweep", "sweep_edits", "train", "tune_lens", "write_edits", "zero",
 ]  # fmt: skip
 
 _HOMES = {
@@ -108,6 +109,7 @@ _HOMES = {
     "steering": ".inside.steering",
     "sweep": ".inside.sweep",
     "sweep_edits": ".inside.sweep",
+    "train": ".front.training",
     "tune_lens": ".inside.tuned_lens",
     "write_edits": ".inside.edit_files",
     "zero": ".inside.edits",

@@ -1,11 +1,17 @@
 """`pellucid train --watch`: names, what is written and what is shown."""
 
 import json
+import shutil
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from pellucid.cli.watching import WATCH_NAMES, WATCHES, Lines, watch_names, watches_of
+from pellucid.cli.watching import Lines
+from pellucid.front.training import train, watches_of
+from pellucid.training.run import Run
+from pellucid.training.settings import read_run
+from pellucid.training.watch_names import WATCH_NAMES, WATCHES, watch_names
 
 SMALL = [
     "steps=6", "schedule.warmup=2", "model.n_layers=2", "model.d_model=8", "model.n_heads=2", "data.length=8",
@@ -48,9 +54,11 @@ def test_an_unknown_name_is_refused_before_anything_is_made(call, options, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_updates_need_all_weights_in_one_process():
-    with pytest.raises(ValueError, match="one process holds all weights"):
-        watches_of(["updates"], SimpleNamespace(world=SimpleNamespace(size=2)))
+def test_updates_need_all_weights_in_one_process(options):
+    run: Any = Run(read_run(None, options[1::2]))
+    run.world = SimpleNamespace(size=2)
+    with pytest.raises(ValueError, match="whole weights before a step"):
+        watches_of(["updates"], run)
 
 
 def test_help_names_every_watch():
@@ -70,3 +78,18 @@ def test_a_line_shows_the_greatest_measure_over_the_steps_and_all_now():
     assert line == "  induction   loss 2 █▅   1.0 1 ▅█   by place ▃█"
     assert lines.of(SimpleNamespace(watched=None)) == []
     assert lines.of(SimpleNamespace(watched={"updates": {}})) == []
+
+
+def test_training_in_python_gives_the_model_and_takes_the_same_watches(call, options, tmp_path):
+    call("train", *options, "--watch", "stream")
+    written = (tmp_path / "run" / "watches.jsonl").read_text()
+    shutil.rmtree(tmp_path / "run")
+    seen = []
+    model = train(watch=["stream"], changes=options[1::2], report=seen.append)
+    assert [report.record.step for report in seen] == list(range(6))
+    assert (tmp_path / "run" / "watches.jsonl").read_text() == written
+    assert model.generate("the", max_new_tokens=3).finish_reason == "length"
+    with pytest.raises(ValueError, match="did you mean stream"):
+        train(watch=["steam"])
+    with pytest.raises(ValueError, match="changes are of a file"):
+        train(read_run(), changes=["steps=3"])

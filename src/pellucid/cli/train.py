@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..training.watch_names import watch_names
+from ..training.watch_names import WATCH_NAMES, watch_names
 from .options import Json
 from .progress import bars
 from .talk import print_json
@@ -31,7 +31,7 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, as data.length=128; may be repeated."),
 ]
 Watched = Annotated[
-    str, typer.Option("--watch", metavar="NAMES", help=f"Measure every log.watch_every steps: {', '.join(WATCHES)}.")
+    str, typer.Option("--watch", metavar="NAMES", help=f"Measure every log.watch_every steps: {WATCH_NAMES}.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run that its folder holds.")]
 
