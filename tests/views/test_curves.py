@@ -15,6 +15,7 @@ def test_curves_stand_over_their_x_with_their_names():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [r"\$a\$", "b"]
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_yscale()) == ("depth", "norm", "log")
     assert view._repr_png_().startswith(b"\x89PNG")
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 
 def test_one_curve_needs_no_legend():
@@ -27,6 +28,8 @@ def test_paths_begin_with_a_ring():
     np.testing.assert_array_equal(line.get_xydata(), [[0, 1], [2, 3]])
     np.testing.assert_array_equal(ring.get_xydata(), [[0, 1]])
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("first", "second")
+    (name,) = axes.texts
+    assert (name.get_text(), name.xy) == ("x", (2.0, 3.0))
 
 
 def test_what_cannot_be_drawn_is_said():

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..inside.effects import Effects
+from ..inside.geometry import Path
 from ..views import Table, bar, strip
 from ..views.curves import curves
 from ..views.figures import View
@@ -14,18 +14,6 @@ from ..views.printing import columns_of, printable
 WIDTH = 80
 _SHADES = " ░▒▓█"
 _NAMED = 20  # characters for the name of what is drawn on a line
-
-
-class Drawing(Protocol):
-    """What a figure can do."""
-
-    def plot(self) -> View:
-        """The figure by matplotlib. Raises ValueError without it."""
-        ...
-
-    def text(self, width: int = WIDTH) -> str:
-        """The figure in characters, at most `width` of them a line."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -105,21 +93,19 @@ class Grid:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of another kind, which has a form of its own in characters only as its table."""
+    """The path of the stream; in characters it has no form but its table."""
 
-    view: "Plots"
+    path: Path
 
     def plot(self) -> View:
-        return self.view.plot()
+        return self.path.plot()
 
     def text(self, width: int = WIDTH) -> str:
         return ""
 
 
-class Plots(Protocol):
-    """What draws itself."""
-
-    def plot(self) -> View: ...
+# Each draws itself by matplotlib (`plot`, which raises ValueError without it) and in characters of a terminal (`text`).
+Drawing = Curves | Bars | Grid | Picture
 
 
 def _spread(values: Sequence[float], width: int) -> list[float]:

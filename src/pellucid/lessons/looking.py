@@ -83,21 +83,20 @@ def trajectory_on(trace: Trace) -> Found:
 
 @torch.no_grad()
 def depth_used_on(trace: Trace) -> Found:
-    """How much each block does to each token: the size of what it writes, relative to the stream that it reads."""
+    """How much each block does to each token: the size r of what it writes, relative to the stream that it reads.
+
+    Summed and drawn is r / (1 + r), which is 1/2 where a write is as large as the state.
+    """
     found = _later(write_norms(trace))
-    totals = found.values.sum(0).tolist()
-    tokens = zip(found.columns, totals, strict=True)
-    blocks = tuple(
+    share = replace(found, title="r / (1 + r) of what is written", values=found.values / (1 + found.values))
+    tokens = tuple(zip(found.columns, share.values.sum(0).tolist(), strict=True))
+    parts = tuple(
         (name, *(float(statistic(row)) for statistic in (torch.mean, torch.amin, torch.amax)))
         for name, row in zip(found.rows, found.values, strict=True)
     )
-    return Found(
-        (
-            Table("relative size of what is written, over tokens", ("written by", "mean", "least", "most"), blocks),
-            Table("all blocks together, by token", ("token", "sum"), tuple(tokens), WITHOUT_FIRST),
-        ),
-        Grid(found),
-    )
+    title = "size of what is written, relative to the stream (r), over tokens"
+    by_token = Table("all sublayers together, by token", ("token", "sum of r / (1 + r)"), tokens, WITHOUT_FIRST)
+    return Found((Table(title, ("written by", "mean", "least", "most"), parts), by_token), Grid(share))
 
 
 def specialise_on(trace: Trace, strongest: int = 5) -> Found:

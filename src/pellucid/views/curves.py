@@ -30,11 +30,13 @@ def curves(
         axes.plot(list(x), heights, label=_literal(name), linewidth=1.5, marker="." if len(x) < 40 else "")
     if logarithmic:
         axes.set_yscale("log")
+    if all(float(value).is_integer() for value in x):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     return _named(figure, axes, title, names, len(series))
 
 
 def paths(points: Mapping[str, Sequence[tuple[float, float]]], title: str, names: tuple[str, str] = ("x", "y")) -> View:
-    """One path through a plane for each name: a ring where it begins, a dot at every further point.
+    """One path through a plane for each name: a ring where it begins, a dot at every point, the name where it ends.
 
     Raises ValueError where there is nothing to draw, and without matplotlib.
     """
@@ -46,7 +48,8 @@ def paths(points: Mapping[str, Sequence[tuple[float, float]]], title: str, names
         across, up = zip(*path, strict=True)
         (line,) = axes.plot(across, up, label=_literal(name), linewidth=1.0, marker=".", markersize=3)
         axes.plot(across[:1], up[:1], marker="o", markerfacecolor="none", color=line.get_color())
-    return _named(figure, axes, title, names, len(points))
+        axes.annotate(_literal(name), (across[-1], up[-1]), fontsize=7, color=line.get_color())
+    return _named(figure, axes, title, names, series=1)
 
 
 def _named(figure: Any, axes: Any, title: str, names: tuple[str, str], series: int) -> View:
