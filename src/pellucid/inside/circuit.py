@@ -5,7 +5,7 @@ Over the edges of a circuit goes what the senders write; over all others what th
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from .errors import GraphError
 from .graph import Edge, Graph
 from .metrics import Metric
 from .run import Run
+
+SHOWN = 30  # edges that are printed
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,11 @@ class Circuit:
         return self.wiring
 
     def __str__(self) -> str:
-        return str(self.table())
+        left_out = len(self.edges) - SHOWN
+        shown = self.top(SHOWN)
+        return str(
+            shown if left_out <= 0 else replace(shown, note=f"{left_out} weaker edges are not shown\n{shown.note}")
+        )
 
     __repr__ = __str__
 
