@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def unknown_options(words: list[str], help_text: str) -> list[str]:
 def test_python_blocks_run_and_print_what_they_show():
     assert blocks(README, "python")
     assert run_python(README) == []
+
+
+@pytest.mark.slow
+def test_the_page_of_the_inside_runs_and_prints_what_it_shows():
+    assert run_python((ROOT / "docs" / "inside.md").read_text(encoding="utf-8")) == []
+
+
+def test_the_page_of_the_inside_names_every_file():
+    page = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8").partition("## Where things are")[2]
+    patterns = re.findall(r"`([\w*]+\.py)`", page)
+    files = [path.name for path in (ROOT / "src" / "pellucid" / "inside").glob("[a-z]*.py")]
+    assert [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)] == []
 
 
 def test_commands_are_real():
