@@ -1,5 +1,6 @@
 """The lessons' claims about the inside of a trained model, each shown by the tool that can tell."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -153,9 +154,9 @@ def superposition_on(trace: Trace) -> Found:
     return Found((Table("directions of neurons", names, rows),), figure)
 
 
-def toy_model(steps: int = 800) -> Found:
+def toy_model(steps: int = 800, sparsities: Sequence[float] = SPARSITIES) -> Found:
     """More features than dimensions fit where few are active at once: 20 features in 5 dimensions, ever sparser."""
-    models = [learned(ToySettings(sparsity=sparsity, steps=steps)) for sparsity in SPARSITIES]
+    models = [learned(ToySettings(sparsity=sparsity, steps=steps)) for sparsity in sparsities]
     rows = tuple(
         (model.settings.sparsity, model.stored, float(model.dimensionality.sum()),
          float(model.dimensionality[model.norms > 0.5].mean()), model.loss)
