@@ -17,12 +17,11 @@ from pathlib import Path
 import nnsight
 import torch
 from contenders import Contenders, check, contenders
+from report import Row, processor, table
 from timing import Times, side_by_side
 from trace_memory import memory_rows
 
 from pellucid.inside.trace import trace
-
-Row = tuple[str, ...]
 
 
 def forward_rows(found: Contenders, rounds: int) -> list[Row]:
@@ -130,18 +129,6 @@ def installed() -> list[str]:
     names = ("torch", "transformers", "transformer-lens", "nnsight")
     known = {dist.metadata["Name"].lower().replace("_", "-") for dist in importlib.metadata.distributions()}
     return [name for name in names if name in known]
-
-
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor()
-
-
-def table(columns: Row, rows: list[Row]) -> str:
-    lines = [columns, tuple("---" for _ in columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def main() -> None:
