@@ -6,7 +6,7 @@ figure.
 
 from difflib import get_close_matches
 
-from . import attention, depth, ffn, heads, learning, looking, norms, parameters, stream
+from . import attention, depth, ffn, heads, learning, looking, norms, parameters, stream, sublayers
 from .found import Found, Lesson
 
 __all__ = ["LESSONS", "Found", "Lesson", "lesson"]
@@ -20,7 +20,13 @@ LESSONS = (
     Lesson("stack", "T x d in and out of every sublayer.", on=stream.stack_on, any_model=True),
     Lesson("input", "The stream begins as token plus position.", on=stream.input_on, any_model=True),
     Lesson("block", "One block line by line, by its formula.", on=stream.block_on, any_model=True),
+    Lesson("attention", "Q, K, V, scores, mask, softmax, A V, W_O: every line by its formula.",
+           on=sublayers.attention_on, any_model=True),
+    Lesson("feed-forward", "Up, activation (or gate), down: every line by its formula.", on=sublayers.feed_forward_on,
+           any_model=True),
     Lesson("corrections", "The last state is the embedding plus all corrections.", on=stream.corrections_on,
+           any_model=True),
+    Lesson("unembedding", "The final norm, then E^T or a matrix of its own.", on=sublayers.unembedding_on,
            any_model=True),
     Lesson("next-token", "Every position is scored against the token that follows.", on=stream.next_token_on,
            any_model=True),
