@@ -27,8 +27,8 @@ from .batch import Batch, Objective
 from .sublayers import sublayers
 from .world import Found, World
 
-PATIENCE = timedelta(minutes=30)  # for a process that is late, before it is taken for lost
-LONG = timedelta(days=7)  # for what the first process prepares alone
+PATIENCE = 30 * 60  # seconds for a process that is late, before it is taken for lost
+LONG = 7 * 24 * 60 * 60  # seconds for what the first process prepares alone
 
 
 class LostError(ValueError):
@@ -44,13 +44,14 @@ class Processes(World):
         self._form: Transformer | None = None
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
-        dist.init_process_group(store=PrefixStore("group", store), rank=rank, world_size=size, timeout=PATIENCE)
+        patience = timedelta(seconds=PATIENCE)
+        dist.init_process_group(store=PrefixStore("group", store), rank=rank, world_size=size, timeout=patience)
 
     def first(self, work: Callable[[], Found]) -> Found:
         self._turns += 1
         turn = f"turn/{self._turns}"
         if not self.leads:
-            self._store.wait([turn], LONG)
+            self._store.wait([turn], timedelta(seconds=LONG))
             if self._store.get(turn) != b"done":
                 raise LostError("the first process could not prepare the run")
             return work()
