@@ -105,7 +105,7 @@ def test_no_query_sees_a_later_key():
         np.testing.assert_allclose(pattern[t, : t + 1], np.exp(scores[t, : t + 1]) / np.exp(scores[t, : t + 1]).sum())
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(configs("decoder").filter(lambda config: config.encoder is None))
 def test_logits_are_those_of_the_texts_beginning(config):
     found = traced(build(config), random_ids(2, 5))

@@ -80,7 +80,7 @@ def test_gated_layers_of_published_models():
         assert name.startswith("LLaMA 1") == (ratio < 1.02)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(configs("decoder").filter(lambda config: config.encoder is None))
 def test_in_the_feed_forward_layer_no_position_sees_another(config):
     (table,) = position_wise_on(traced(build(config), random_ids(1, 4))).tables

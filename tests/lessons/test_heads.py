@@ -25,7 +25,7 @@ def test_heads_that_cannot_share_the_width():
         heads(768, 7)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(configs("decoder").filter(lambda config: config.encoder is None))
 def test_concatenated_heads_write_the_sum_of_what_each_writes(config):
     (table,) = heads_on(traced(build(config), random_ids(1, 4))).tables

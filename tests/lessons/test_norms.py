@@ -53,7 +53,7 @@ def test_another_example_changes_batch_norm_and_not_layer_norm():
     np.testing.assert_allclose(batch, ((x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5))[0])
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(configs("decoder").filter(lambda config: config.encoder is None))
 def test_the_steps_are_those_of_the_models_own_norm(config):
     (table,) = layer_norm_on(traced(build(config), random_ids(2, 5))).tables

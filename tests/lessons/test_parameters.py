@@ -1,7 +1,7 @@
 """The counts that the lessons print, to the last parameter."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from pellucid.lessons.parameters import GPT2, budget_alone, budget_on, family, gpt2, parts
 from pellucid.model.config import Config
@@ -44,6 +44,7 @@ def test_the_gpt2_family():
     assert all(1.99 < ratio < 2.0 for ratio in shares.column("feed-forward / attention"))
 
 
+@settings(max_examples=12)
 @given(configs())
 def test_parts_are_all_there_is(config: Config):
     found = parts(config)

@@ -13,7 +13,7 @@ ONE_SIDED = configs().filter(lambda config: config.encoder is None)
 MASK = torch.tensor([[1] * 5, [0, 0, 1, 1, 1]])
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(ONE_SIDED)
 def test_the_stream_begins_with_the_sum_of_its_parts(config):
     model = build(config)
@@ -40,7 +40,7 @@ def test_every_state_is_positions_by_width():
     assert parallel.note.startswith("2 blocks, which are 4 sublayers.")
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(ONE_SIDED)
 def test_every_block_is_its_formula(config):
     (table,) = block_on(traced(build(config), random_ids(2, 4)), layer=config.n_layers - 1).tables
@@ -50,7 +50,7 @@ def test_every_block_is_its_formula(config):
     assert all(formula.startswith("norm(x + ") == isinstance(config.block, PostNorm) for formula in ends)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(ONE_SIDED)
 def test_the_last_state_is_the_embedding_and_all_corrections(config):
     found = traced(build(config), random_ids(2, 4))

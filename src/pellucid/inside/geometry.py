@@ -122,9 +122,9 @@ def write_norms(trace: Trace, row: int = 0, relative: bool = True) -> Effects:
     """|update| of each sublayer at each token, relative to the |state| that is read: how much a block does to it."""
     transformer, columns, found, names = trace.transformer, trace.columns(row), [], []
     for state, step in zip(trace.states, transformer.steps, strict=False):
-        size = state[row, columns].double().norm(dim=-1)
+        size = state[row, columns].cpu().double().norm(dim=-1)
         for part in step.parts:
-            norm = trace[f"{part.name}.update"][row, columns].double().norm(dim=-1)
+            norm = trace[f"{part.name}.update"][row, columns].cpu().double().norm(dim=-1)
             found.append(norm / size if relative else norm)
             names.append(part.name)
     title = "norm of what is written" + (", relative to the state" if relative else "")
@@ -165,13 +165,13 @@ def _writes(trace: Trace, row: int) -> tuple[tuple[str, ...], Float[Tensor, "W P
     """What enters the stream, in order: the first state, and every sublayer's update."""
     columns = trace.columns(row)
     parts = [part.name for step in trace.transformer.steps for part in step.parts]
-    updates = [trace[f"{name}.update"][row, columns].double() for name in parts]
-    first = trace.states[0][row, columns].double()
+    updates = [trace[f"{name}.update"][row, columns].cpu().double() for name in parts]
+    first = trace.states[0][row, columns].cpu().double()
     return (f"{trace.transformer.prefix}embed", *parts), torch.stack([first, *updates])
 
 
 def _states(trace: Trace, row: int) -> Float[Tensor, "N P D"]:
-    return torch.stack([state[row, trace.columns(row)].double() for state in trace.states])
+    return torch.stack([state[row, trace.columns(row)].cpu().double() for state in trace.states])
 
 
 def _names(trace: Trace) -> list[str]:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..inside.trace import Trace
+from ..inside.trace import trace as run
 from ..views import Table
 from .drawing import Bars, Curves
 from .found import Found
@@ -141,13 +142,14 @@ def causal_mask_on(trace: Trace, row: int = 0) -> Found:
     """
     if not trace.transformer.config.causal:
         raise ValueError("this model sees what follows, which is its purpose: it has no causal mask")
-    columns = trace.columns(row)
-    ids, logits = trace.ids[row : row + 1, columns], trace.logits_at(row, columns)
-    rows = []
-    with torch.no_grad(), trace.precision.restored():
-        for at, token in enumerate(trace.tokens(row)):
-            alone = trace.transformer(ids[:, : at + 1])[0, -1]
-            rows.append((at, token, at + 1, float((alone - logits[at]).abs().max())))
+    columns, tokens, rows = trace.columns(row), trace.tokens(row), []
+    shown = sorted({*range(0, len(columns), max(1, len(columns) // 16)), len(columns) - 1})
+    ids, logits = trace.ids[row : row + 1, columns], trace.logits_at(row, [columns[at] for at in shown])
+    types = None if trace.recording.types is None else trace.recording.types[row : row + 1, columns]
+    for at, whole in zip(shown, logits, strict=True):
+        with trace.precision.restored():
+            alone = run(trace.transformer, ids[:, : at + 1], types=None if types is None else types[:, : at + 1])
+        rows.append((at, tokens[at], at + 1, float((alone.logits_at(0, [at])[0] - whole).abs().max())))
     note = f"Logits lie between {float(logits.min()):.1f} and {float(logits.max()):.1f}."
     table = Table("the whole text against its beginnings", ("position", "token", "tokens read", "largest difference"),
                   tuple(rows), note)  # fmt: skip

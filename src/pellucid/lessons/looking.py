@@ -122,8 +122,10 @@ def by_kind(card: ReportCard, strongest: int) -> Table:
 def key_value_on(trace: Trace, k: int = 5) -> Found:
     """A feed-forward layer as a memory: the strongest neuron at the last token, low, in the middle and high.
 
-    What its key (its row of W_up) reads of the embeddings, and which tokens its value (its row of W_down) promotes.
+    What its key (its column of W_up) reads of the embeddings, and which tokens its value (its row of W_down) promotes;
+    the latter not for a model whose head is more than a matrix.
     """
+    linear = trace.transformer.unembed is not None and trace.transformer.head is None
     layers = trace.transformer.config.n_layers
     rows, tables = [], []
     column = trace.column(0)
@@ -132,7 +134,8 @@ def key_value_on(trace: Trace, k: int = 5) -> Found:
         neuron = int(values.abs().argmax())
         rows.append((layer, neuron, float(values[neuron]), float(values.abs().median())))
         tables.append(reads(trace.transformer, layer, neuron, k, trace.tokenizer))
-        tables.append(promoted(trace.transformer, layer, neuron, k, trace.tokenizer))
+        if linear:
+            tables.append(promoted(trace.transformer, layer, neuron, k, trace.tokenizer))
     names = ("layer", "neuron", "value", "median of all")
     token = trace.tokens()[-1]
     return Found((Table(f"strongest neurons at the last token, {token!r}", names, tuple(rows)), *tables))
