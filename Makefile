@@ -14,11 +14,11 @@ UNFINISHED := .venv-unfinished
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo train test lint bench clean force
+.PHONY: help demo train induction test lint bench clean force
 .NOTPARALLEL:
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.run ## SmolLM2 says where Paris is, and shows what each layer had to do with it
 	$(BIN)/pellucid run smollm2 "The capital of France is" --max-new-tokens 12 --temperature 0
@@ -36,9 +36,15 @@ train: $(VENV)/.train ## a small model learns TEXT=file (none: Python's own sour
 	$(BIN)/pellucid train --set "folder=$(RUN)" $(if $(TEXT),--set "data.text=$(TEXT)") \
 		$(if $(wildcard $(RUN)/run.json),--resume)
 
+induction: $(VENV)/.train ## a two-layer model learns to copy, and its induction heads are seen to form
+	$(BIN)/python examples/induction.py
+
 bench: $(VENV)/.bench ## Pellucid beside other libraries, on this machine
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/opening.py
+	$(BIN)/python bench/sweep.py
+	$(BIN)/python bench/gradients.py
+	$(BIN)/python bench/training.py
 
 clean: ## remove what builds and tests leave behind (.venv stays)
 	rm -rf build dist htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis

@@ -79,3 +79,11 @@ def test_a_table_comes_back_from_its_data():
     assert Table.from_json(json.loads(json.dumps(table.to_json()))) == table
     with pytest.raises(ValueError, match="written as title, columns, rows, note, got title"):
         Table.from_json({"title": "x"})
+
+
+def test_a_table_as_a_frame():
+    frame = Table("who", ("part", "amount"), (("a", 1.5), ("b", None)), "note").to_pandas()
+    assert list(frame.columns) == ["part", "amount"]
+    assert frame["part"].tolist() == ["a", "b"]
+    assert frame["amount"].isna().tolist() == [False, True]
+    assert frame.attrs == {"title": "who", "note": "note"}
