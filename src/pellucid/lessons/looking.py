@@ -89,7 +89,8 @@ def depth_used_on(trace: Trace) -> Found:
     Summed and drawn is r / (1 + r), which is 1/2 where a write is as large as the state.
     """
     found = _later(write_norms(trace))
-    share = replace(found, title="r / (1 + r) of what is written", values=found.values / (1 + found.values))
+    values, names = found.values / (1 + found.values), (*found.names[:2], "r / (1 + r)")
+    share = replace(found, title="size of what is written, beside the stream", values=values, names=names)
     tokens = tuple(zip(found.columns, share.values.sum(0).tolist(), strict=True))
     parts = tuple(
         (name, *(float(statistic(row)) for statistic in (torch.mean, torch.amin, torch.amax)))
