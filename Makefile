@@ -42,6 +42,7 @@ induction: $(VENV)/.train ## a two-layer model learns to copy, and its induction
 bench: $(VENV)/.bench ## Pellucid beside other libraries, on this machine
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/opening.py
+	$(BIN)/python bench/agreement.py
 	$(BIN)/python bench/sweep.py
 	$(BIN)/python bench/gradients.py
 	$(BIN)/python bench/training.py
