@@ -84,7 +84,7 @@ def run(folder: Path, changes: list[str], *more: str, watches=None):
     """The work of a whole run, gone on with if the folder holds one."""
 
     def work(found, step):
-        resume = (folder / "run.json").exists() and found.any(True)
+        resume = found.any((folder / "run.json").exists())  # asked by all, before any of them makes it
         training = Run(read_run(None, [*changes, *more, f"folder={folder}"]), resume, watches, world=found)
         for _ in training:
             step()
