@@ -100,11 +100,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Validation after every so many steps (0: never) on all of its data or the first `batches` of `rows` rows."""
+    """Validation after every so many steps (0: never) on the first `batches` (0: all) of `rows` rows of its data."""
 
     every: int = 250
     rows: int = 64
-    batches: int = 0
+    batches: int = 20
 
     def __post_init__(self) -> None:
         at_least("evaluate.every", self.every, 0)
