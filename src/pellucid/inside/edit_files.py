@@ -3,13 +3,13 @@
 import json
 import math
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .edits import KINDS, Edit
 from .errors import EditError
+from .put import put
 
 FILE = "edits.json"
 SCHEMA = "pellucid edits 1"
@@ -31,17 +31,7 @@ def edits_as_bytes(edits: Sequence[Edit]) -> bytes:
 
 def write_edits(path: str | os.PathLike[str], edits: Sequence[Edit]) -> None:
     """Write edits to a file; whoever reads it meanwhile sees the old one or the whole new one. Raises EditError."""
-    path, data = Path(path), edits_as_bytes(edits)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with aside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    put(path, edits_as_bytes(edits))
 
 
 def read_edits(path: str | os.PathLike[str]) -> tuple[Edit, ...]:

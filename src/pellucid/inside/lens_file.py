@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,26 +10,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from .put import put
+
 KEY = "pellucid"  # one key, so that the same lens is the same bytes: the header does not keep the order of several
 
 
 def write_lens(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors of one kind of lens; whoever reads `path` meanwhile sees the old file or the whole new one."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: its folder does not exist: make it first")
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    data = save(held, {KEY: json.dumps({"kind": kind, "version": 1})})
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with aside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    put(path, save(held, {KEY: json.dumps({"kind": kind, "version": 1})}))
 
 
 def read_lens(path: str | os.PathLike[str], kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:

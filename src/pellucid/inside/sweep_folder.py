@@ -3,12 +3,12 @@
 import hashlib
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .edits import Edit
+from .put import put
 from .run import Run
 from .sweep_jobs import Base
 
@@ -52,17 +52,15 @@ class Finished:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_suffix(".part")
         done = {str(at): value for at, value in enumerate(self.values) if self.known[at]}
-        aside.write_text(json.dumps({"question": self.question, "base": self.base, "values": done}), encoding="utf-8")
-        os.replace(aside, self.path)
+        put(self.path, json.dumps({"question": self.question, "base": self.base, "values": done}).encode())
 
     def _load(self, path: Path) -> None:
         try:
             held = json.loads(path.read_text(encoding="utf-8"))
             asked, base, done = held["question"], float(held["base"]), dict(held["values"])
-            done = {int(at): float(value) for at, value in done.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            done = {range(len(self.values))[int(at)]: float(value) for at, value in done.items()}
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no file of a sweep: name another folder, or remove the file") from error
         if asked != self.question or not _alike(base, self.base):
             raise ValueError(f"{path} holds another sweep (other texts, sites, metric or weights): name another folder")
