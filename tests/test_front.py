@@ -180,14 +180,15 @@ def test_an_encoder_decoder_answers_its_prompt():
 
 WRONG = """
 import torch
-import transformers
-from pellucid.front import Model, load
+import pellucid as pl
+from pellucid.front import Model
 from pellucid.model.config import Config
 from pellucid.model.transformer import Transformer
 
 shape = dict(vocab_size=50, context_length=16, n_layers=1, d_model=12, n_heads=2)
 m = Model(Transformer(Config(**shape)))
 typed = Model(Transformer(Config(**shape, n_token_types=2)))
+a = m.trace([1, 2, 3])
 calls = [
     (lambda: m.generate(None), "a prompt is a text"),
     (lambda: m.generate(b"abc"), "got bytes"),
@@ -210,6 +211,30 @@ calls = [
     (lambda: Config(**shape, attention_scales=5), "tuple of numbers"),
     (lambda: Config(**shape, logit_scale=float("nan")), "finite numbers other than 0"),
     (lambda: Config(**shape, embedding_scale=0.0), "finite numbers other than 0"),
+    (lambda: a.edit([pl.zero("0.stream")]), "several follow one another, got a list"),
+    (lambda: a.edit(pl.zero("0.attention.heads", head=True)), "a choice is a whole number"),
+    (lambda: a.edit(pl.zero("0.attention.heads", head=1.5)), "a choice is a whole number"),
+    (lambda: a.edit(pl.zero("0.attention.heads", head="1")), "a choice is a whole number"),
+    (lambda: pl.zero(None), "an edit names a site"),
+    (lambda: pl.scale("0.stream", float("nan")), "must be finite, got nan"),
+    (lambda: pl.noise("0.stream", -1.0), "must be at least 0"),
+    (lambda: pl.set("0.stream", float("nan")), "not a number"),
+    (lambda: pl.add("0.stream", None), "a value for '0.stream' is a tensor or a number, got None"),
+    (lambda: pl.patch("0.stream", a, row=3), "rows 0..0, got row=3"),
+    (lambda: pl.patch("0.stream", None), "from a trace, got NoneType"),
+    (lambda: pl.sweep(a, a, metric=None), "a metric is made by logit"),
+    (lambda: pl.sweep(a, None, metric=pl.logit(3)), "(model.trace(text)), got NoneType"),
+    (lambda: pl.sweep_edits(m, [], pl.logit(3)), "(model.trace(text)), got Model"),
+    (lambda: pl.attribution(a, a, metric=" Paris"), "a metric is made by logit"),
+    (lambda: pl.edge_scores(a, a, None), "a metric is made by logit"),
+    (lambda: a.gradient(None), "a metric is made by logit"),
+    (lambda: a.top(1.5), "k must lie in"),
+    (lambda: a.ledger(3, position=1.5), "position=1.5"),
+    (lambda: a.ledger(3, row="0"), "row='0'"),
+    (lambda: a.save("."), "found a folder"),
+    (lambda: pl.tune_lens(m.transformer, [], steps=-1), "steps must be a whole number of at least 1, got -1"),
+    (lambda: m.neurons("hello"), "put it in a list"),
+    (lambda: m.neurons([[1.5]]), "row 0 must hold token ids"),
 ]
 for number, (call, said) in enumerate(calls):
     try:
@@ -289,3 +314,35 @@ def test_forbidden_sequences_of_several_ids_are_said_to_be_possible():
         assert forbidden_ids({"bad_words_ids": [[7], [3, 4]], "suppress_tokens": [1]}) == (7, 1)
     assert forbidden_ids({"bad_words_ids": [[7], [2]], "eos_token_id": 2}) == (7,)  # as Hugging Face has it
     assert forbidden_ids({}) == ()
+
+
+def test_an_edited_model_is_read_under_its_edits_or_says_that_it_is_not():
+    model = Model(tiny_gpt2()).edited(pellucid.zero("0.attention.heads"))
+    for ask, what in (
+        (lambda: model.heads(), "the report card"),
+        (lambda: model.neurons([[1, 2]]), "a scan of neurons"),
+        (lambda: model.evaluate("a"), "evaluation"),
+    ):
+        with pytest.raises(ValueError, match=f"{what} reads the weights as they are"):
+            ask()
+    mean = model.baked().neurons([[1, 2, 3], [4, 5]]).mean[1]
+    one, other = (model.trace(ids)["1.ffn.neurons"][0] for ids in ([1, 2, 3], [4, 5]))
+    torch.testing.assert_close(mean.double(), torch.cat((one, other)).mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_pairs_are_traced_under_the_edits(smollm2_path):
+    model = load(smollm2_path).edited(pellucid.zero("0.attention.heads"))
+    pairs = model.pairs([("The capital of France is", "The capital of Italy is")])
+    clean, corrupted = model.traces(pairs)
+    assert torch.equal(clean["logits"], model.trace("The capital of France is")["logits"])
+    assert torch.equal(corrupted["logits"], model.trace("The capital of Italy is")["logits"])
+
+
+def test_a_saved_model_opens_as_it_was_with_its_edits(tmp_path, smollm2_path):
+    model = load(smollm2_path).edited(pellucid.add("3.stream", torch.ones(576), position=1))
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert torch.equal(again.trace("The capital of")["logits"], model.trace("The capital of")["logits"])
+    assert again.eos_ids == model.eos_ids
+    with pytest.raises(ValueError, match=r"pellucid convert.* writes .gguf"):
+        model.save(tmp_path / "m.gguf")

@@ -181,10 +181,14 @@ def test_int_3_patching_in_a_sweep():
     before, after = float(metric.of(corrupt)), float(metric.of(clean))
     itself = sweep(corrupt, corrupt, metric=metric, options=raw())
     assert set(itself.values.flatten().tolist()) == {before}
+    run = sweep(corrupt, corrupt, metric=metric, options=raw(skip=False)).values
+    assert torch.allclose(run, torch.full_like(run, before), rtol=1e-12)  # not by a shortcut: every edit is run
     found = sweep(corrupt, clean, metric=metric, options=raw()).values
     assert found[2].tolist() == [before, before, before, after]
     assert found[0, 0] == before
-    assert all(value != before for value in found[0, 1:2].tolist())
+    assert found[0, 1] != before
+    assert all(abs(value - before) > 1e-6 for value in found[1, 1:].tolist())  # after layer 0, positions 1 to 3
+    assert found[1, 0] == before
     effects = sweep(corrupt, clean, metric=metric)
     assert effects.values[2].tolist() == [0.0, 0.0, 0.0, 1.0]
     assert (effects.base, effects.source) == (before, after)

@@ -101,6 +101,7 @@ def _changed(path, tensors=None, about=None):
         ({"0.ids": None}, {}, "it lacks 'ids'"),
         ({"0.state.2": None}, {}, "it lacks 'state.2'"),
         ({"0.state.2": torch.zeros(2, 4, 32)}, {}, r"each state must hold numbers of shape \[2, 5, 32\]"),
+        ({"0.state.2": torch.full((2, 5, 32), torch.nan)}, {}, "not a number"),
         ({"0.mask": torch.zeros(2, 5).long()}, {}, "holds no token"),
         ({"0.mask": torch.ones(2, 4).long()}, {}, "ids' shape"),
         ({"0.types": torch.zeros(2, 4).long()}, {}, "types must be"),

@@ -1,6 +1,7 @@
 """Runs: what stands in the folder, and going on after any stop as if there had been none."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -298,3 +299,30 @@ def test_a_model_that_is_edited_beside_its_weights_is_not_trained(tmp_path):
     save_checkpoint(tmp_path / "m", model, beside={"edits.json": b"{}"})
     with pytest.raises(ValueError, match=r"is edited by its edits.json, and a model is trained as its weights are"):
         start_of(read_run(None, [f"model.start={tmp_path / 'm'}"]))
+
+
+def test_a_run_goes_on_in_the_folder_that_is_named_wherever_it_was_copied(settings, tmp_path):
+    list(Run(settings("a", "steps=6")))
+    shutil.copytree(tmp_path / "a", tmp_path / "b" / "moved")
+    moved = read_run(tmp_path / "b" / "moved")
+    assert Path(moved.folder) == tmp_path / "b" / "moved"
+    assert Run(moved, resume=True).folder == tmp_path / "b" / "moved"
+
+
+def test_a_start_that_failed_does_not_keep_its_folder(settings, tmp_path):
+    (tmp_path / "short.txt").write_text("ab")
+    with pytest.raises(ValueError, match="too few"):
+        Run(settings("a", f"data.text={tmp_path / 'short.txt'}"))
+    assert (tmp_path / "a" / "run.json").exists()
+    run = Run(settings("a"))
+    list(run)
+    assert run.tokenizer is not None
+    assert set(TEXT) <= set(run.tokenizer.decode(list(range(run.tokenizer.vocab_size))))
+    with pytest.raises(ValueError, match="holds a run"):
+        Run(settings("a"))
+
+
+def test_a_prompt_that_the_vocabulary_lacks_is_told_with_its_key(settings):
+    with pytest.raises(ValueError, match=r"sample.prompt '#': .*; give another, or set sample.every=0"):
+        Run(settings("a", "sample.prompt='#'"))
+    Run(settings("b", "sample.prompt='#'", "sample.every=0"))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..generation import Beams, Found, Generation, Piece, Sampling, Watch, embed, fill, generate, search, stream
 from ..generation.choose import row_seeds
-from ..generation.options import Settings, with_options
+from ..generation.options import Settings, with_ids, with_options
 from ..generation.prompts import Prompt, is_one
 from ..inside.baking import baked
 from ..inside.edit_files import FILE, edits_as_bytes
@@ -208,20 +208,26 @@ class Model:
 
     def heads(self, **options: Any) -> ReportCard:
         """What kind each head is, every score beside what chance would give; `options` as `report_card` has them."""
+        self._check_unedited("the report card")
         return report_card(self.transformer, self.tokenizer, **options)
 
     def neurons(self, texts: Iterable[str | Sequence[int]], scan: Scan | None = None, **where: Any) -> Neurons:
         """What fires each neuron most, over a corpus of any size in one pass; `where`: folder=, progress=."""
-        return scan_neurons(self.transformer, map(self._prompts.ids, texts), scan, self.tokenizer, **where)
+        self._check_unedited("a scan of neurons")
+        return scan_neurons(self.transformer, self._prompts.several(texts), scan, self.tokenizer, **where)
 
     def pairs(self, pairs: Sequence[Pair | tuple[str, str]]) -> Pairs:
         """Clean and corrupted texts, token below token. Raises ValueError that draws where they do not align."""
         return aligned(pairs, self._words())
 
+    def traces(self, pairs: Pairs) -> tuple[Trace, Trace]:
+        """The trace of all clean texts, and that of all corrupted ones, both under this model's edits."""
+        clean, corrupted = pairs.traces(self.transformer)
+        return clean.edit(*self.edits), corrupted.edit(*self.edits)
+
     def evaluate(self, text: str, length: int = 0, stride: int = 0) -> Evaluation:
         """Loss, perplexity and bits for each byte of a text, by sliding window (0: as the model's context allows)."""
-        if self.edits:
-            raise ValueError("evaluation runs the weights as they are: baked() puts edits into them")
+        self._check_unedited("evaluation")
         return evaluate(self.transformer, self._words(), text, length=length, stride=stride)
 
     def load_trace(self, path: str | os.PathLike[str]) -> Trace:
@@ -265,12 +271,13 @@ class Model:
         settings = with_options(Sampling() if sampling is None else sampling, options)
         return self._with_own_ids(settings)
 
+    def _check_unedited(self, what: str) -> None:
+        if self.edits:
+            raise ValueError(f"{what} reads the weights as they are, without this model's edits: baked() puts them in")
+
     def _with_own_ids(self, settings: Settings) -> Settings:
-        """The checkpoint's own end ids and forbidden ones beside the caller's; those past the vocabulary never come."""
-        own = {"stop_ids": self.eos_ids, "forbidden_ids": self.forbidden_ids}
-        known = range(self.config.vocab_size)
-        both = {name: (*vars(settings)[name], *(id for id in ids if id in known)) for name, ids in own.items()}
-        return replace(settings, **{name: tuple(dict.fromkeys(ids)) for name, ids in both.items()})
+        """The checkpoint's own end ids and forbidden ones beside the caller's."""
+        return with_ids(settings, self.config.vocab_size, stop_ids=self.eos_ids, forbidden_ids=self.forbidden_ids)
 
     def _traced(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Continue one prompt while its stream is recorded, the last token's too."""

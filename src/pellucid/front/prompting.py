@@ -1,6 +1,6 @@
 """From what a person gives, texts or ids, one or several, to what a model reads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,12 @@ class Prompting:
     def ids(self, prompt: Prompt) -> list[int]:
         """The ids of a text, or the ids given."""
         return self.words.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def several(self, prompts: Iterable[Prompt]) -> Iterator[list[int]]:
+        """The ids of each of several texts, as they are asked for."""
+        if isinstance(prompts, str):
+            raise ValueError("several texts were expected, got one: put it in a list")
+        return map(self.ids, prompts)
 
     def batch(
         self, prompt: str | Sequence[Any] | Tensor, mask: Tensor | Sequence[Sequence[int]] | None = None

@@ -1,6 +1,6 @@
 """Settings given field by field."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -18,3 +18,9 @@ def with_options(settings: Settings, options: Mapping[str, Any]) -> Settings:
     if unknown := [name for name in options if name not in known]:
         raise ValueError(f"{type(settings).__name__} has no option {', '.join(unknown)}; it has {', '.join(known)}")
     return replace(settings, **options)
+
+
+def with_ids(settings: Settings, vocab_size: int, **own: Sequence[int]) -> Settings:
+    """Settings with further ids in their fields, each once; those past the vocabulary, which never come, left out."""
+    both = {name: (*vars(settings)[name], *(id for id in ids if 0 <= id < vocab_size)) for name, ids in own.items()}
+    return replace(settings, **{name: tuple(dict.fromkeys(ids)) for name, ids in both.items()})

@@ -14,7 +14,7 @@ from .edits import Edit
 from .effects import Effects
 from .errors import SiteError
 from .gradients import Gradients, gradients
-from .metrics import Metric
+from .metrics import Metric, check_metric
 from .names import select
 from .reading import all_sites
 from .rerun import edited
@@ -93,6 +93,7 @@ def attribution(
     points=, softmax=, row=, source_row=, normalised=. One pass back does for all sites, k of them a site with `points`.
     Raises ValueError for texts that do not align, or a metric that is the same in both runs.
     """
+    check_metric(metric, base, source)
     chosen = _options(options)
     one, other = unpadded(base, chosen.row), unpadded(source, chosen.source_row)
     found = [site for name in select(sites, one.names) for site in all_sites(one.transformer) if site.name == name]

@@ -22,7 +22,7 @@ from ..model.transformer import Step
 from .aligned import Pair, pairs
 from .graph import Graph, graph_of
 from .inputs import Part, attend, read
-from .metrics import Metric
+from .metrics import Metric, check_metric
 from .reading import chain
 from .run import Run
 
@@ -55,6 +55,7 @@ class Wiring:
     keeps: bool = field(init=False)  # whether the writes of all rows are small enough to stay in memory
 
     def __post_init__(self) -> None:
+        check_metric(self.metric, self.base, self.other)
         senders = len(graph_of(self.base.transformer).senders)
         a_row = 3 * senders * self.base.states[0][0].nbytes
         object.__setattr__(self, "keeps", a_row * len(self.base.ids) <= 4 * self.budget)

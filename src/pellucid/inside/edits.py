@@ -4,9 +4,11 @@ An edit names a site and may narrow it to heads, neurons and positions; it says 
 are applied in the order given. They can be written to JSON and read back, a free function excepted.
 """
 
+import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -55,6 +57,15 @@ class Edit:
     whole: bool = False
     full: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.site, str):
+            raise EditError(f"an edit names a site, such as '3.attention.heads', got {self.site!r}")
+        if not math.isfinite(self.factor) or (self.kind == "noise" and self.factor < 0):
+            needed = "at least 0" if self.kind == "noise" else "finite"
+            raise EditError(f"the number of an edit of {self.site} must be {needed}, got {self.factor}")
+        if self.value is not None and bool(self.value.isnan().any()):
+            raise EditError(f"the value for {self.site} holds what is not a number (NaN)")
+
     def to_json(self) -> dict[str, Any]:
         """The edit as plain data. Raises EditError for a free function, which has no such form."""
         if self.function is not None:
@@ -86,12 +97,12 @@ def zero(site: str, **where: Choice) -> Edit:
 
 def set_to(site: str, value: Float[Tensor, "..."] | float, **where: Choice) -> Edit:
     """Set to a value: a number, or a tensor of the site's axes without batch and position, as far as chosen."""
-    return Edit("set", site, value=torch.as_tensor(value), **narrowed(where))
+    return Edit("set", site, value=_numbers(site, value), **narrowed(where))
 
 
 def add(site: str, value: Float[Tensor, "..."] | float, **where: Choice) -> Edit:
     """Add a value, as in `set_to`: a steering vector on a stream, for one."""
-    return Edit("add", site, value=torch.as_tensor(value), **narrowed(where))
+    return Edit("add", site, value=_numbers(site, value), **narrowed(where))
 
 
 def scale(site: str, factor: float, **where: Choice) -> Edit:
@@ -117,6 +128,8 @@ def knockout(site: str, key: Choice = None, **where: Choice) -> Edit:
 
 def patch(site: str, source: Source, row: int = 0, **where: Choice) -> Edit:
     """Set to what another trace has at the same positions (Vig et al. 2020), all that it has or those chosen."""
+    if not isinstance(source, Source):
+        raise EditError(f"a patch takes its value from a trace, got {type(source).__name__}")
     value = source.by_position(site, row)
     return Edit("set", site, value=value, at=tuple(range(len(value))), **narrowed(where))
 
@@ -153,6 +166,13 @@ def map_with(site: str, function: Callable[[Tensor], Tensor], whole: bool = Fals
     return Edit("map", site, function=function, whole=whole, **narrowed(where))
 
 
+def _numbers(site: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise EditError(f"a value for {site!r} is a tensor or a number, got {value!r}") from error
+
+
 def narrowed(where: Mapping[str, Choice]) -> dict[str, Any]:
     """head=, kv_head=, neuron= and position= as fields of an Edit. Raises EditError for other words."""
     fields = {"head": "heads", "kv_head": "kv_heads", "neuron": "neurons", "position": "positions"}
@@ -165,4 +185,10 @@ def chosen(choice: Choice) -> tuple[int, ...] | None:
     """One number or several as a tuple; None stays None."""
     if choice is None:
         return None
-    return (choice,) if isinstance(choice, int) else tuple(int(each) for each in choice)
+    every = [choice] if isinstance(choice, int) else choice
+    if isinstance(every, str) or not isinstance(every, Iterable):
+        raise EditError(f"a choice is a whole number or several of them, got {choice!r}")
+    every = list(every)
+    if not all(isinstance(each, Integral) and not isinstance(each, bool) for each in every):
+        raise EditError(f"a choice is a whole number or several of them, got {choice!r}")
+    return tuple(int(each) for each in every)

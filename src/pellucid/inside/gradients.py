@@ -17,7 +17,7 @@ from ..model.flow import Look, Memory, Pass
 from ..model.place import Place, columns
 from ..model.transformer import Step
 from ..views.table import Table
-from .metrics import Metric
+from .metrics import Metric, check_metric
 from .names import check_name, select
 from .reading import all_sites, chain, group_of, state_sites
 from .run import Run
@@ -175,6 +175,7 @@ def gradients(run: Run, metric: Metric, row: int | None = None) -> Gradients:
 
     Takes the time of one more pass and of its backward pass without any for the weights, and the memory of the states.
     """
+    check_metric(metric, run)
     rows = range(run.ids.shape[0])
     if row is not None:
         run.columns(row)  # refuses a row that there is not

@@ -24,7 +24,7 @@ class Translator(Protocol):
 def top(point: Point, k: int) -> Table:
     """The k most probable next tokens (of a bidirectional model: tokens at this position), most probable first."""
     vocab = point.logits.numel()
-    if not 1 <= k <= vocab:
+    if not isinstance(k, int) or not 1 <= k <= vocab:
         raise ValueError(f"k must lie in 1..{vocab} (the vocabulary), got {k}")
     chances = log_probabilities(point.logits).exp()
     ids = chances.topk(k).indices.tolist()

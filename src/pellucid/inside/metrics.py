@@ -48,6 +48,15 @@ class Metric:
             return self.read(run, torch.stack(rows))
 
 
+def check_metric(metric: Metric, *runs: Run) -> None:
+    """Refuse what is no metric, or no trace, before anything is run. Raises MetricError."""
+    if not isinstance(metric, Metric):
+        raise MetricError(f"a metric is made by logit, probability, loss, ..., or is a Metric, got {metric!r:.60}")
+    for run in runs:
+        if not isinstance(run, Run):
+            raise MetricError(f"a metric is read off a trace (model.trace(text)), got {type(run).__name__}")
+
+
 def logit(token: str | int, minus: str | int | None = None, position: int = -1) -> Metric:
     """A token's logit, or how far it lies above another's."""
     if minus is None:

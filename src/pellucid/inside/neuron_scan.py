@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -150,6 +151,8 @@ def _padded(batch: list[list[int]], device: torch.device) -> tuple[Int[Tensor, "
 
 
 def _ids(row: Row, number: int) -> list[int]:
+    if isinstance(row, str | bytes) or not all(isinstance(each, Integral) for each in row):
+        raise ValueError(f"row {number} must hold token ids, got {row!r:.60}")
     ids = [int(each) for each in row]
     if not ids:
         raise ValueError(f"row {number} has no tokens: leave it out")

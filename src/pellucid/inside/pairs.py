@@ -110,12 +110,20 @@ class Pairs:
     __repr__ = __str__
 
 
+def _pair(given: Pair | tuple[str, str]) -> Pair:
+    if isinstance(given, Pair):
+        return given
+    if not isinstance(given, list | tuple) or len(given) != 2 or not all(isinstance(text, str) for text in given):
+        raise ValueError(f"a pair is two texts, the clean one and the corrupted one, got {given!r}")
+    return Pair(*given)
+
+
 def aligned(pairs: Sequence[Pair | tuple[str, str]], tokenizer: Tokenizer) -> Pairs:
     """Pairs of texts as rows of ids, checked: both texts of a pair have as many tokens, and some are different.
 
     Raises ValueError with a drawing of both rows of tokens and the first misfit.
     """
-    every = tuple(each if isinstance(each, Pair) else Pair(*each) for each in pairs)
+    every = tuple(_pair(each) for each in pairs)
     if not every:
         raise ValueError("there are no pairs: expected a list of (clean, corrupted) texts")
     rows = [(tokenizer.encode(pair.clean), tokenizer.encode(pair.corrupted)) for pair in every]

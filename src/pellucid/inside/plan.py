@@ -188,6 +188,9 @@ def plan(transformer: Transformer, edits: Sequence[Edit]) -> Plan:
     known = {site.name: site for site in all_sites(transformer)}
     changes = []
     for edit in edits:
+        if not isinstance(edit, Edit):
+            got = type(edit).__name__
+            raise EditError(f"an edit is made by zero, set, add, ..., and several follow one another, got a {got}")
         site = known[check_name(edit.site, list(known))]
         config = transformer.config
         if config.encoder is not None and site.name.startswith("encoder."):

@@ -13,6 +13,8 @@ def put(path: str | os.PathLike[str], data: bytes) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"{path}: its folder does not exist: make it first")
+    if path.is_dir():
+        raise ValueError(f"{path}: expected a file, or nothing there yet; found a folder")
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with aside.open("xb") as file:

@@ -118,7 +118,8 @@ class Run:
         owner = self
         if self.source is not None and site.startswith(self.source.transformer.prefix):
             owner = self.source
-        value = self[site][row].movedim(found.axes.index("T") - 1, 0)[owner.columns(row)]
+        columns = owner.columns(row)
+        value = self[site][row].movedim(found.axes.index("T") - 1, 0)[columns]
         if found.axes[-1] == "S":
             keys = self.source if self.source is not None and ".cross." in site else owner
             value = value[..., keys.columns(row)]
@@ -131,16 +132,16 @@ class Run:
     def columns(self, row: int = 0) -> list[int]:
         """The columns of a row that hold tokens, padding left out."""
         rows = self.ids.shape[0]
-        if not -rows <= row < rows:
-            raise ValueError(f"the trace has rows 0..{rows - 1}, got row={row}")
+        if not isinstance(row, int) or not -rows <= row < rows:
+            raise ValueError(f"the trace has rows 0..{rows - 1}, got row={row!r}")
         real = self.place.real
         return list(range(self.ids.shape[1])) if real is None else real[row].nonzero().flatten().tolist()
 
     def column(self, row: int = 0, position: int = -1) -> int:
         """The column of one token, by its number among the row's tokens; -1 is the last."""
         columns = self.columns(row)
-        if not -len(columns) <= position < len(columns):
-            raise ValueError(f"row {row} has positions 0..{len(columns) - 1}, got position={position}")
+        if not isinstance(position, int) or not -len(columns) <= position < len(columns):
+            raise ValueError(f"row {row} has positions 0..{len(columns) - 1}, got position={position!r}")
         return columns[position]
 
     def tokens(self, row: int = 0) -> list[str]:

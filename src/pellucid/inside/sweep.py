@@ -11,7 +11,7 @@ from ..model.sites import Site
 from .edits import Edit, patch
 from .effects import Effects
 from .errors import SiteError
-from .metrics import Metric
+from .metrics import Metric, check_metric
 from .names import select
 from .reading import all_sites
 from .run import Run
@@ -43,6 +43,7 @@ def sweep(
     `base.edit(patch(...))` up to rounding. Raises ValueError for texts that do not align, for a metric that is the same
     in both runs (its values: `normalised=False`), and for a folder that holds another sweep.
     """
+    check_metric(metric, base, source)
     over = Base.of(base, options.row, metric)
     other = unpadded(source, options.source_row)
     ends = over.value(), float(metric.of(other)[0])
@@ -67,6 +68,7 @@ def sweep_edits(
 
     One run each, as `metric.of(base.edit(...))` up to rounding; those that start alike share their passes.
     """
+    check_metric(metric, base)
     over = Base.of(base, options.row, metric)
     groups = [[each] if isinstance(each, Edit) else list(each) for each in edits]
     cells = [Cell(over.changes(group)) for group in groups]

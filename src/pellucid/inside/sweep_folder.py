@@ -59,11 +59,13 @@ class Finished:
         try:
             held = json.loads(path.read_text(encoding="utf-8"))
             asked, base, done = held["question"], float(held["base"]), dict(held["values"])
-            done = {range(len(self.values))[int(at)]: float(value) for at, value in done.items()}
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            done = {int(at): float(value) for at, value in done.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no file of a sweep: name another folder, or remove the file") from error
         if asked != self.question or not _alike(base, self.base):
             raise ValueError(f"{path} holds another sweep (other texts, sites, metric or weights): name another folder")
+        if not all(0 <= at < len(self.values) for at in done):
+            raise ValueError(f"{path} is no file of a sweep: name another folder, or remove the file")
         for at, value in done.items():
             self.values[at], self.known[at] = value, True
 

@@ -97,6 +97,8 @@ def _run(
     shape = (*ids.shape, model.config.d_model)
     if any(tuple(state.shape) != shape or not state.is_floating_point() for state in states):
         raise TraceFileError(f"each state must hold numbers of shape {list(shape)}")
+    if any(bool(state.isnan().any()) for state in states):
+        raise TraceFileError("its states hold what is not a number (NaN)")
     types = held.get("types")
     if types is not None and (types.shape != ids.shape or types.dtype != ids.dtype):
         raise TraceFileError("types must be whole numbers of the ids' shape")

@@ -74,6 +74,8 @@ def tune_lens(
     depths before it. Raises ValueError for a model that needs more than ids or makes no logits, and for no batches.
     """
     _check(transformer)
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
     batches = list(batches) if steps is None else batches
     steps = len(list(batches)) if steps is None else steps
     layers, width = len(transformer.blocks), transformer.config.d_model

@@ -26,7 +26,7 @@ def draw(metrics: Path, picture: Path) -> None:
     canvas = FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for axes, key, label in ((top, "loss", "training"), (top, "validation", "validation"), (bottom, "lr", None)):
-        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        points = [(line["step"] + 1, line[key]) for line in lines if line.get(key) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), label=label, linewidth=0.8 if key == "loss" else 1.8)
     top.set_ylabel("loss (nats a token)")

@@ -67,10 +67,10 @@ def standard_library() -> Corpus:
 def hub_dataset(name: str, split: str = "train", field: str = "text") -> Corpus:
     """The texts of a Hugging Face data set, row by row. Raises ValueError without the `datasets` package."""
     try:
-        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+        from datasets import load_dataset
     except ImportError as error:
         raise ValueError("reading a Hugging Face data set needs the package datasets: pip install datasets") from error
-    rows = load_dataset(name, split=split)
+    rows: Any = load_dataset(name, split=split)
     if field not in rows.column_names:
         raise ValueError(f"{name} has no column {field!r}; it has {', '.join(rows.column_names)}")
     return Corpus(lambda: (Document(str(row[field]), 0) for row in rows), None)

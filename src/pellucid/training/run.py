@@ -29,6 +29,7 @@ from .world import World
 
 Watch = Callable[[Transformer], Mapping[str, float]]
 MODEL, ADAPTER = "model", "adapter"
+WRITES = ("next_token", "instruction")  # the objectives whose models go on with a text
 
 
 class Run:
@@ -63,8 +64,7 @@ class Run:
         self.tokenizer, self.reader = material.tokenizer, material.reader(data, settings.seed)
         self.start_id = material.start_id
         self.held_back = material.held_back(data.length, evaluate.rows, evaluate.batches)
-        if self.tokenizer is not None and settings.sample.every:
-            encoder(self.tokenizer)(settings.sample.prompt)  # a prompt without tokens is told now
+        self._check_prompt()
         torch.manual_seed(settings.seed)
         self.transformer = build(settings, material)
         if settings.compile:
@@ -76,6 +76,16 @@ class Run:
         self.steps = checkpoints.restore(saved[-1], self.transformer, self.optimizer, world).steps if saved else 0
         found = checkpoints.best(self.checkpoints)
         self.best = math.inf if found is None else checkpoints.progress_of(found).validation or math.inf
+
+    def _check_prompt(self) -> None:
+        """Tell now, not after hours, that the text which samples begin with has no tokens."""
+        if self.tokenizer is None or not self.settings.sample.every or self.settings.objective not in WRITES:
+            return
+        try:
+            encoder(self.tokenizer)(self.settings.sample.prompt)
+        except ValueError as error:
+            cure = "give another, or set sample.every=0"
+            raise ValueError(f"sample.prompt {self.settings.sample.prompt!r}: {error}; {cure}") from error
 
     def _prepare(self, resume: bool, task: Task) -> Material:
         if self.world.leads:

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from ..weights.files import shown
+from ..weights.saving import TOKENIZER_FILES
 from .recording import has_board
 from .settings import SETTINGS, RunSettings, read_run
 
 LOCK = ".lock"
+BEGUN = ("checkpoints", "metrics.jsonl")
 # What decides which numbers come out; the rest may differ when a run goes on.
 DECIDING = ("seed", "steps", "objective", "smoothing", "model", "data", "optimizer", "schedule", "lora", "loop")
 
@@ -22,6 +24,7 @@ DECIDING = ("seed", "steps", "objective", "smoothing", "model", "data", "optimiz
 def claim(folder: Path, settings: RunSettings, resume: bool) -> int:
     """Put the run's settings into its folder, and lock it; see `lock`.
 
+    A folder whose run failed before its first step is begun anew.
     Raises ValueError if a new run finds another there, or other things; if one that goes on finds none, or one with
     other settings; if another process trains there.
     """
@@ -29,6 +32,8 @@ def claim(folder: Path, settings: RunSettings, resume: bool) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     held = lock(folder)
     _check_folder(folder, settings, resume)  # once more: until now another process could change it
+    if not resume:
+        _clear(folder)
     aside = folder / f".{SETTINGS}.tmp"
     aside.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
     os.replace(aside, folder / SETTINGS)
@@ -70,6 +75,8 @@ def _check_folder(folder: Path, settings: RunSettings, resume: bool) -> None:
         raise ValueError(f"{folder}: expected a folder for the run, found a file")
     held = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
     if SETTINGS in held:
+        if not resume and not _has_begun(folder):
+            return
         if not resume:
             raise ValueError(f"{folder} holds a run: go on with it (--resume), or choose another folder")
         _check_same(settings, read_run(folder))
@@ -77,6 +84,17 @@ def _check_folder(folder: Path, settings: RunSettings, resume: bool) -> None:
         raise ValueError(f"{folder} holds no run to go on with: leave --resume out to begin one")
     elif held:
         raise ValueError(f"{folder} holds other things than a run: {shown(held)}. Choose another folder")
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a run took a step: one that failed before holds nothing to go on with."""
+    return any(path.exists() and (path.is_dir() or path.stat().st_size) for path in map(folder.joinpath, BEGUN))
+
+
+def _clear(folder: Path) -> None:
+    """Take away what a run made that never took a step: its settings, tokens and tokenizer."""
+    for path in [*folder.glob("*.tokens"), *(folder / name for name in (SETTINGS, *TOKENIZER_FILES))]:
+        path.unlink(missing_ok=True)
 
 
 def _check_same(now: RunSettings, then: RunSettings) -> None:

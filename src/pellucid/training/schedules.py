@@ -116,6 +116,6 @@ def _check(peak: float, warmup: int, steps: int | None = None, final: float = 0.
     at_least("warmup", warmup, 0)
     at_least("the final learning rate", final, 0)
     if steps is not None and not warmup <= steps:
-        raise ValueError(f"warmup must end within the {steps} steps of the run, got {warmup}")
+        raise ValueError(f"schedule.warmup must end within the {steps} steps of the run, got {warmup}")
     if final > peak:
         raise ValueError(f"the final learning rate must not be above the peak {peak}, got {final}")

@@ -207,7 +207,7 @@ def read_run(path: str | os.PathLike[str] | None = None, changes: Sequence[str] 
     where = "the run"
     if path is not None:
         path = Path(path).expanduser()
-        path = path / SETTINGS if path.is_dir() else path
+        here, path = path, path / SETTINGS if path.is_dir() else path
         check_regular(path)
         where = str(path)
         try:
@@ -215,6 +215,8 @@ def read_run(path: str | os.PathLike[str] | None = None, changes: Sequence[str] 
             values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         except ValueError as error:
             raise ValueError(f"{path}: not a {path.suffix[1:].upper() or 'TOML'} file ({error})") from error
+        if here.is_dir():
+            values["folder"] = str(here)  # the run's, wherever it was moved or copied to
     for change in changes:
         _change(values, change)
     return run_from(values, where)

@@ -113,6 +113,8 @@ def _shards(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
 def _check_target(folder: Path, names: Mapping[str, bytes]) -> None:
     if not folder.parent.is_dir():
         raise CheckpointError(f"{folder}: its folder {folder.parent} does not exist. Make it first")
+    if folder.suffix == ".gguf":
+        raise CheckpointError(f"{folder}: a folder is written here; `pellucid convert` writes .gguf files")
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder}: expected a folder, or nothing there yet; found a file")
     wrong = [name for name in names if name not in _BESIDE]
