@@ -2,12 +2,16 @@
 
 import json
 import shutil
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
 
 from pellucid.text import Tokenizer
 from pellucid.training.documents import corpus_of
+from pellucid.training.lora import Lora
 from pellucid.training.run import Run
 from pellucid.training.schedules import Constant, Cosine, InverseRoot, Linear, WarmupStableDecay
 from pellucid.training.settings import RunSettings, read_run
@@ -236,3 +240,14 @@ def test_a_run_starts_from_any_checkpoint(run, tmp_path):
     assert len(list(second)) == 2
     refused(run, "brings its own shape: n_layers", "model={}", f"model.start={path}", "model.n_layers=2")
     assert json.loads((tmp_path / "second" / "run.json").read_text())["model"] == {"start": str(path)}
+
+
+def test_the_page_of_training_has_every_key_with_its_default():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    written = tomllib.loads(page.partition("```toml\n")[2].partition("```")[0])
+    defaults = asdict(RunSettings())
+    assert defaults.pop("lora") is None
+    defaults["data"]["text"] = list(defaults["data"]["text"])
+    assert written == defaults
+    lora = tomllib.loads(page.partition("And `")[2].partition("`")[0])["lora"]
+    assert {**asdict(Lora()), "targets": list(Lora().names)} == lora
