@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .model.budget import budget
     from .model.config import Config
     from .model.sites import Site
+    from .training.adapters import load_adapter
     from .views.figures import View
     from .views.table import Table
     from .weights.presets import preset
@@ -54,9 +55,9 @@ __all__ = [
     "Attribution", "Circuit", "Config", "Edit", "Effects", "JacobianLens", "Metric", "Model", "Neurons", "Pair",
     "Sampling", "Scan", "Site", "SweepOptions", "Table", "Trace", "TunedLens", "View", "__version__", "add",
     "attribution", "budget", "carried", "divergence", "edge_scores", "find_circuit", "freeze", "jacobian_lens",
-    "knockout", "load", "log_probability", "logit", "loss", "map", "mean", "names_table", "noise", "patch",
-    "path_patch", "preset", "probability", "probe", "read_edits", "read_in", "resample", "scale", "set", "steering",
-    "sweep", "sweep_edits", "train", "tune_lens", "write_edits", "zero",
+    "knockout", "load", "load_adapter", "log_probability", "logit", "loss", "map", "mean", "names_table", "noise",
+    "patch", "path_patch", "preset", "probability", "probe", "read_edits", "read_in", "resample", "scale", "set",
+    "steering", "sweep", "sweep_edits", "train", "tune_lens", "write_edits", "zero",
 ]  # fmt: skip
 
 _HOMES = {
@@ -89,6 +90,7 @@ _HOMES = {
     "jacobian_lens": ".inside.jacobian_lens",
     "knockout": ".inside.edits",
     "load": ".front",
+    "load_adapter": ".training.adapters",
     "log_probability": ".inside.metrics",
     "logit": ".inside.metrics",
     "loss": ".inside.metrics",
