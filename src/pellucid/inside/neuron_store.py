@@ -15,6 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .put import put
+
 SCHEMA = "pellucid neurons 1"
 STATE = "scan.json"
 MOST_BYTES = 100_000  # of scan.json
@@ -31,17 +33,13 @@ def write(folder: str | os.PathLike[str], state: Mapping[str, Any], tensors: Map
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     file = f"neurons-{state['rows']:09}-{secrets.token_hex(4)}.safetensors"
-    aside = folder / f".{STATE}.{secrets.token_hex(4)}.tmp"
     try:
         save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / file)
         _sync(folder / file)
         text = json.dumps({"schema": SCHEMA, **state, "tensors": file}, indent=1)
-        aside.write_text(text + "\n", encoding="utf-8")
-        _sync(aside)
-        os.replace(aside, folder / STATE)
+        put(folder / STATE, f"{text}\n".encode())
     except BaseException:
-        for path in (aside, folder / file):
-            path.unlink(missing_ok=True)
+        (folder / file).unlink(missing_ok=True)
         raise
     for old in folder.glob("neurons-*.safetensors"):
         if old.name != file:

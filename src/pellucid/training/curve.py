@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from .journal import read_journal
 
@@ -34,6 +35,11 @@ def draw(metrics: Path, picture: Path) -> None:
     bottom.set_xlabel("step")
     if top.lines:
         top.legend()
+    put_picture(canvas, picture)
+
+
+def put_picture(canvas: Any, picture: Path) -> None:
+    """Write a canvas of matplotlib's as a PNG: aside, then into its place."""
     aside = picture.with_name(f".{picture.name}.tmp")
     canvas.print_figure(aside, format="png", dpi=120)
     aside.replace(picture)

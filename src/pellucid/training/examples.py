@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 
 from ..text import Tokenizer
 from .batch import NO_TARGET, Batch
-from .readers import Rounds, Span, check_share
+from .readers import InRounds, Rounds, Span, check_share
 from .token_file import TokenFile, open_tokens, writing
 from .vocabulary import fingerprint, ids_needed
 
@@ -77,7 +76,7 @@ def split_pairs(file: TokenFile, source: TokenFile, share: float) -> tuple[Pairs
     return Pairs(file, source, 0, cut), Pairs(file, source, cut, count) if cut < count else None
 
 
-class Translations:
+class Translations(InRounds):
     """Batches of pairs: the decoder reads `start_id` and then the text, and is to write the text (teacher forcing).
 
     Pairs of like length stand in one batch; every round takes all of them once, in a new order.
@@ -86,18 +85,6 @@ class Translations:
     def __init__(self, pairs: Pairs, start_id: int, rows: int, seed: int = 0):
         self.pairs, self.start_id = pairs, start_id
         self.rounds = Rounds(pairs.lengths().sum(1), rows, seed)
-
-    @property
-    def batches(self) -> int:
-        """How many batches one round has; the last may be smaller."""
-        return self.rounds.batches
-
-    def __call__(self, step: int) -> Batch:
-        return self._batch(self.rounds(step))
-
-    def once(self) -> list[Callable[[], Batch]]:
-        """Every pair once, to validate with."""
-        return [partial(self._batch, chosen) for chosen in self.rounds.near()]
 
     def _batch(self, chosen: np.ndarray) -> Batch:
         pairs = [self.pairs.pair(number) for number in chosen.tolist()]

@@ -1,17 +1,14 @@
 """Several documents in a row, so that nothing is padded but the ends of rows; they see nothing of one another."""
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 
 from .batch import Batch
-from .readers import Rounds, Span, drawn, laid_out, pieces_of
+from .readers import InRounds, Rounds, Span, drawn, laid_out, pieces_of
 
 OPEN = 32  # rows that are filled at a time
 
 
-class Packed:
+class Packed(InRounds):
     """Rows of at most `length` positions, each holding as many documents as fit; a longer document takes several rows.
 
     Which documents share a row is drawn once. The mask numbers them, so that each is read as if it were alone;
@@ -24,18 +21,6 @@ class Packed:
         self.span, self.rows = span, _filled(pieces[order], length)
         # Equal lengths, so that rows are mixed freely.
         self.rounds = Rounds(np.zeros(len(self.rows)), rows, seed)
-
-    @property
-    def batches(self) -> int:
-        """How many batches one round has; the last may be smaller."""
-        return self.rounds.batches
-
-    def __call__(self, step: int) -> Batch:
-        return self._batch(self.rounds(step))
-
-    def once(self) -> list[Callable[[], Batch]]:
-        """Every row once, to validate with."""
-        return [partial(self._batch, chosen) for chosen in self.rounds.near()]
 
     def _batch(self, chosen: np.ndarray) -> Batch:
         return laid_out(self.span, [self.rows[i] for i in chosen])

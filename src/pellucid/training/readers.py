@@ -1,6 +1,7 @@
 """Batches of a token file. A reader gives the batch of any step by its number alone: the seed and the step decide what
 is drawn, so that a run goes on where it stopped, and any number of processes reads the same order."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -159,15 +160,10 @@ class Rounds:
         return [order[i : i + self.rows] for i in range(0, len(order), self.rows)]
 
 
-class Documents:
-    """Documents without a view of one another: each is a row of its own, or several if it is longer than `length`.
+class InRounds(ABC):
+    """Batches of examples by number, in `rounds`; each kind says what a batch of some of them is."""
 
-    Rows of like length stand in one batch, so that little is padded. Every round takes all rows once, in a new order.
-    """
-
-    def __init__(self, span: Span, length: int, rows: int, seed: int = 0):
-        self.span, self.pieces = span, pieces_of(span, length)
-        self.rounds = Rounds(self.pieces[:, 1], rows, seed)
+    rounds: Rounds
 
     @property
     def batches(self) -> int:
@@ -178,8 +174,23 @@ class Documents:
         return self._batch(self.rounds(step))
 
     def once(self) -> list[Callable[[], Batch]]:
-        """Every row once, to validate with."""
+        """Every example once, to validate with."""
         return [partial(self._batch, chosen) for chosen in self.rounds.near()]
+
+    @abstractmethod
+    def _batch(self, chosen: np.ndarray) -> Batch:
+        """The batch of the examples with these numbers."""
+
+
+class Documents(InRounds):
+    """Documents without a view of one another: each is a row of its own, or several if it is longer than `length`.
+
+    Rows of like length stand in one batch, so that little is padded. Every round takes all rows once, in a new order.
+    """
+
+    def __init__(self, span: Span, length: int, rows: int, seed: int = 0):
+        self.span, self.pieces = span, pieces_of(span, length)
+        self.rounds = Rounds(self.pieces[:, 1], rows, seed)
 
     def _batch(self, chosen: np.ndarray) -> Batch:
         return laid_out(self.span, [self.pieces[i : i + 1] for i in chosen])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .curve import can_draw
+from .curve import can_draw, put_picture
 from .journal import read_journal
 
 MOST_LINES = 8  # measures that are told apart as lines; more of them make a heat map
@@ -47,9 +47,7 @@ def draw_watches(watches: Path, picture: Path) -> None:
         (_lines if len(measures) <= MOST_LINES else _heat)(figure, axes, measures)
         axes.set_title(title, loc="left", fontsize=10)
     column[-1].set_xlabel("step")
-    aside = picture.with_name(f".{picture.name}.tmp")
-    canvas.print_figure(aside, format="png", dpi=120)
-    aside.replace(picture)
+    put_picture(canvas, picture)
 
 
 def _lines(figure: Any, axes: Any, measures: Series) -> None:
