@@ -168,7 +168,10 @@ def _of_documents(numbers: Int[Tensor, "B T"], shape: tuple[int, int], length: i
     _checked(numbers.clamp(max=1), shape)
     real, highest = numbers > 0, numbers.cummax(dim=1).values
     if bool((real & (numbers < highest)).any()):
-        raise ValueError("the documents of a mask must follow one another, as 1 1 2 2 2 0: their numbers rise")
+        raise ValueError(
+            "the padding mask must hold only 1 (a token) and 0 (padding), or number the documents of a row as they "
+            "follow one another, as 1 1 2 2 2 0: their numbers rise"
+        )
     starts = real & (numbers > torch.cat((torch.zeros_like(numbers[:, :1]), highest[:, :-1]), dim=1))
     last = real.long().cumsum(1) - 1  # as if the row were one document
     positions = (last - torch.where(starts, last, 0).cummax(dim=1).values).clamp(min=0)
@@ -182,8 +185,8 @@ def _checked(mask: Tensor, shape: tuple[int, int]) -> Tensor | None:
     flags = mask.bool()
     if not torch.equal(flags.to(mask.dtype), mask):
         raise ValueError(
-            "the padding mask must hold 1 (a token) and 0 (padding), or whole numbers that tell the documents of a row "
-            "apart; scores are not added here"
+            "the padding mask must hold only 1 (a token) and 0 (padding), or whole numbers that tell the documents of "
+            "a row apart; scores are not added here"
         )
     tokens = flags.any(dim=1)
     if not tokens.all():
