@@ -298,8 +298,17 @@ def test_settings_that_ask_for_more_are_refused(saved, change, said):
 
 def test_settings_that_change_nothing_are_taken(saved):
     said_there, _, load = saved
+    _, adapters = load()
+    before = [(update.place.theirs, update.scale, update.A, update.B) for update in adapters.updates()]
+    adapters.remove()
     said_there.update({"use_dora": False, "loftq_config": {}, "some_day": None, "layers_to_transform": [0, 1]})
-    load()
+    _, adapters = load()
+    after = [(update.place.theirs, update.scale, update.A, update.B) for update in adapters.updates()]
+    assert before
+    for old, new in zip(before, after, strict=True):
+        assert old[:2] == new[:2]
+        assert torch.equal(old[2], new[2])
+        assert torch.equal(old[3], new[3])
 
 
 def test_alpha_by_matrix_and_rank_stabilised_scales(saved):
