@@ -14,7 +14,7 @@ from ..views.figures import View
 from ..views.table import Table
 from .effects import Effects
 from .reading import state_sites
-from .trace import Trace
+from .run import Run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,7 +72,7 @@ class Path:
 
 
 @torch.no_grad()
-def trajectory(trace: Trace, row: int = 0, k: int = 2, first: int = 0) -> Path:
+def trajectory(trace: Run, row: int = 0, k: int = 2, first: int = 0) -> Path:
     """The path of the row's tokens along the k principal axes of all their states (centred, not scaled).
 
     Tokens before `first` are left out: a model's first token often grows so large that the axes show nothing else.
@@ -95,7 +95,7 @@ def trajectory(trace: Trace, row: int = 0, k: int = 2, first: int = 0) -> Path:
 
 
 @torch.no_grad()
-def step_lengths(trace: Trace, row: int = 0, relative: bool = False) -> Effects:
+def step_lengths(trace: Run, row: int = 0, relative: bool = False) -> Effects:
     """|x_{n+1} - x_n|, how far each step takes each token; `relative` to |x_n|, where the step starts."""
     states = _states(trace, row)
     lengths = states.diff(dim=0).norm(dim=-1)
@@ -106,7 +106,7 @@ def step_lengths(trace: Trace, row: int = 0, relative: bool = False) -> Effects:
 
 
 @torch.no_grad()
-def angles(trace: Trace, row: int = 0) -> Effects:
+def angles(trace: Run, row: int = 0) -> Effects:
     """The angle in degrees between each step and the one before: 0 goes straight on, 90 turns aside, 180 goes back."""
     steps = _states(trace, row).diff(dim=0)
     if len(steps) < 2:
@@ -118,7 +118,7 @@ def angles(trace: Trace, row: int = 0) -> Effects:
 
 
 @torch.no_grad()
-def write_norms(trace: Trace, row: int = 0, relative: bool = True) -> Effects:
+def write_norms(trace: Run, row: int = 0, relative: bool = True) -> Effects:
     """|update| of each sublayer at each token, relative to the |state| that is read: how much a block does to it."""
     transformer, columns, found, names = trace.transformer, trace.columns(row), [], []
     for state, step in zip(trace.states, transformer.steps, strict=False):
@@ -132,7 +132,7 @@ def write_norms(trace: Trace, row: int = 0, relative: bool = True) -> Effects:
 
 
 @torch.no_grad()
-def write_cosines(trace: Trace, row: int = 0) -> Effects:
+def write_cosines(trace: Run, row: int = 0) -> Effects:
     """The cosine of each write with each earlier one, the mean over the row's tokens; the embedding is the first write.
 
     Below zero the later one takes away of what the earlier one wrote. Later and equal columns are left out (NaN).
@@ -147,7 +147,7 @@ def write_cosines(trace: Trace, row: int = 0) -> Effects:
 
 
 @torch.no_grad()
-def kept(trace: Trace, row: int = 0) -> Effects:
+def kept(trace: Run, row: int = 0) -> Effects:
     """How much of each write the final sum holds: 1 + (sum of later writes) . w / |w|^2, for each token.
 
     1: nothing later is along it; 0: cancelled; more than 1: written again. Before any norm that follows the stack.
@@ -161,7 +161,7 @@ def kept(trace: Trace, row: int = 0) -> Effects:
     return _grid("share of each write in the last state", names, trace, row, share, ("write", "position", "share"))
 
 
-def _writes(trace: Trace, row: int) -> tuple[tuple[str, ...], Float[Tensor, "W P D"]]:
+def _writes(trace: Run, row: int) -> tuple[tuple[str, ...], Float[Tensor, "W P D"]]:
     """What enters the stream, in order: the first state, and every sublayer's update."""
     columns = trace.columns(row)
     parts = [part.name for step in trace.transformer.steps for part in step.parts]
@@ -170,16 +170,16 @@ def _writes(trace: Trace, row: int) -> tuple[tuple[str, ...], Float[Tensor, "W P
     return (f"{trace.transformer.prefix}embed", *parts), torch.stack([first, *updates])
 
 
-def _states(trace: Trace, row: int) -> Float[Tensor, "N P D"]:
+def _states(trace: Run, row: int) -> Float[Tensor, "N P D"]:
     return torch.stack([state[row, trace.columns(row)].cpu().double() for state in trace.states])
 
 
-def _names(trace: Trace) -> list[str]:
+def _names(trace: Run) -> list[str]:
     return state_sites(trace.transformer)
 
 
 def _grid(
-    title: str, rows: list[str] | tuple[str, ...], trace: Trace, row: int, values: Tensor, names: tuple[str, str, str]
+    title: str, rows: list[str] | tuple[str, ...], trace: Run, row: int, values: Tensor, names: tuple[str, str, str]
 ) -> Effects:
     labels = tuple(f"{position} {token}" for position, token in enumerate(trace.tokens(row)))
     return Effects(title, tuple(rows), labels, values, names=names)

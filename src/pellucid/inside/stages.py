@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..model.sites import Site
 from .reading import all_sites
-from .trace import Trace
+from .run import Run
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Stage:
     values: Float[Tensor, "numbers"]
 
 
-def stages(trace: Trace, names: Iterable[str], row: int = 0, position: int = -1) -> list[Stage]:
+def stages(trace: Run, names: Iterable[str], row: int = 0, position: int = -1) -> list[Stage]:
     """The named sites of a trace, in the order the data flows. `position` counts the row's tokens, -1 the last.
 
     Raises SiteError for a name that is no site, ValueError for a position that the row does not have.

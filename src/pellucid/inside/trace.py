@@ -1,10 +1,8 @@
 """A trace: the residual stream of one forward pass, from which every other value is recomputed when it is asked for."""
 
 import os
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +12,7 @@ from ..model.config import Dropout
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from ..views.table import Table
-from .accounting import Spot
+from .asking import account, ask
 from .edits import Edit
 from .errors import LedgerError
 from .gradients import Gradients, gradients
@@ -22,15 +20,13 @@ from .ledger import Ledger, direction_ledger, ledger, logit_direction
 from .lens import Translator, lens, top
 from .linear_readings import Question
 from .metrics import Metric
-from .reading import Point, Recording, prints
+from .reading import Recording, prints
 from .receivers import wrote
 from .recorder import Recorder
 from .renamed import Renamed, renamed
 from .rerun import edited
 from .run import Precision, Run
 from .trace_file import save_trace
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,7 +48,7 @@ class Trace(Run):
 
     def top(self, k: int = 5, row: int = 0, position: int = -1) -> Table:
         """The k most probable next tokens after a position (-1: the row's last token)."""
-        return self._ask(partial(top, k=k), row, position, ["final"])
+        return ask(self, partial(top, k=k), row, position, ["final"])
 
     def lens(
         self, token: str | int | None = None, row: int = 0, position: int = -1, tuned: Translator | None = None
@@ -62,7 +58,7 @@ class Trace(Run):
         Follows `token` through the depths; without it, the token that the model finally finds most probable. A `tuned`
         lens (TunedLens, JacobianLens) is read instead of the states themselves.
         """
-        return self._ask(partial(lens, token=self._id(token), tuned=tuned), row, position, ["final"])
+        return ask(self, partial(lens, token=self._id(token), tuned=tuned), row, position, ["final"])
 
     def ledger(
         self,
@@ -83,10 +79,10 @@ class Trace(Run):
         if (token is None) == (direction is None):
             raise LedgerError("a ledger is of a token or of a direction: give one of the two")
         if direction is not None:
-            return self._account(partial(direction_ledger, direction=direction, by=by), row, position, self.prints)
+            return account(self, partial(direction_ledger, direction=direction, by=by), row, position, self.prints)
         assert token is not None
         question = partial(ledger, token=self.id_of(token), minus=self._id(minus), by=by)
-        return self._account(question, row, position, self.prints)
+        return account(self, question, row, position, self.prints)
 
     def wrote(
         self,
@@ -114,7 +110,7 @@ class Trace(Run):
     ) -> Float[Tensor, "D"]:
         """What a logit (or the difference of two) reads of the final stream, everything behind it frozen; float64."""
         question = partial(logit_direction, token=self.id_of(token), minus=self._id(minus))
-        return self._account(question, row, position, ["final"])
+        return account(self, question, row, position, ["final"])
 
     def gradient(self, metric: Metric, row: int | None = None) -> Gradients:
         """d metric / d value at every site, of one row's metric or of the sum over rows: `gradient(m)["3.stream"]`."""
@@ -135,24 +131,6 @@ class Trace(Run):
 
     def _id(self, token: str | int | None) -> int | None:
         return None if token is None else self.id_of(token)
-
-    def _account(self, question: Callable[[Spot], Answer], row: int, position: int, groups: Iterable[str]) -> Answer:
-        spot = Spot.of(self, row, position)
-        self.check(groups)
-        with torch.no_grad(), self.precision.restored():
-            return question(spot)
-
-    def _point(self, row: int, position: int) -> Point:
-        """One token of one row, by its number among the row's tokens."""
-        column = self.column(row, position)
-        row = range(self.ids.shape[0])[row]
-        return Point(self.recording.row(row), self.present(row), column, self.tokenizer, frozenset(self.plan.sites()))
-
-    def _ask(self, question: Callable[[Point], Answer], row: int, position: int, groups: Iterable[str]) -> Answer:
-        point = self._point(row, position)
-        self.check(groups)
-        with torch.no_grad(), self.precision.restored():
-            return question(point)
 
 
 def trace(

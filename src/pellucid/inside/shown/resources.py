@@ -1,0 +1,36 @@
+"""The list of what can be asked of a run, by name; each has an address under which a page finds it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from ...views.packed import Packed
+from ..run import Run
+from .next_tokens import next_tokens
+
+Shown = dict[str, Any] | Packed
+Resource = Callable[..., Shown]
+
+RESOURCES: dict[str, Resource] = {"next": next_tokens}
+
+
+def address(resource: str, /, **parameters: object) -> str:
+    """Where a page finds a resource: its name, and the parameters that are given, in alphabetical order."""
+    given = {name: _plain(value) for name, value in sorted(parameters.items()) if value is not None}
+    return quote(resource) + (f"?{urlencode(given, quote_via=quote)}" if given else "")
+
+
+def answer(run: Run, resource: str, parameters: Mapping[str, Any]) -> Shown:
+    """What a resource says of a run. Raises ValueError for a name or a parameter that there is not."""
+    if resource not in RESOURCES:
+        raise ValueError(f"a run can be asked for {', '.join(RESOURCES)}; got {resource!r}")
+    function = RESOURCES[resource]
+    known = list(inspect.signature(function).parameters)[1:]
+    if unknown := sorted(set(parameters) - set(known)):
+        raise ValueError(f"{resource} takes {', '.join(known) or 'no parameters'}; got {', '.join(unknown)}")
+    return function(run, **parameters)
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
