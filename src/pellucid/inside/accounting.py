@@ -84,6 +84,20 @@ def account(spot: Spot, direction: Float[Tensor, "D"], by: str, until: int | Non
     return summed(groups) if by == "source" else groups
 
 
+def written_by(spot: Spot, name: str, direction: Float[Tensor, "D"], by: str) -> tuple[Group, ...]:
+    """What `account` says of one sublayer, "3.ffn", alone. Raises LedgerError for a name that is none's."""
+    check_way(by)
+    point = spot.point
+    for index, step in reversed(list(enumerate(point.transformer.steps))):
+        if step.after is not None:
+            direction, _ = _before_sum(point, index, step, direction)
+        for part in step.parts:
+            if part.name == name:
+                normed = any(later.after is not None for later in point.transformer.steps[index:])
+                return tuple(_written(spot, part, direction, by, normed))
+    raise LedgerError(f"a sublayer is named as '0.ffn' or '0.attention' is, within the stack; got {name!r}")
+
+
 def through(
     point: Point, norm: Norm, scale_site: str, x: Float[Tensor, "D"], direction: Float[Tensor, "D"]
 ) -> tuple[Float[Tensor, "D"], float | None]:

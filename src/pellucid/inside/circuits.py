@@ -88,11 +88,16 @@ def unembedding(transformer: Transformer, ids: Tensor | None = None) -> Float[Te
 
     Raises ValueError where no matrix stands between the final stream and the logits.
     """
+    rows, norm = unembedding_rows(transformer, ids), transformer.final_norm
+    return rows if norm is None else folded(rows.T[None], norm)[0].T
+
+
+def unembedding_rows(transformer: Transformer, ids: Tensor | None = None) -> Float[Tensor, "tokens D"]:
+    """W_U as `unembedding` has it, for what is read behind the final norm."""
     if transformer.unembed is None or transformer.head is not None:
         raise ValueError("this needs logits that are linear in the final stream: the model has no plain unembedding")
-    rows = exact(transformer.W_U if ids is None else transformer.W_U[ids]) * transformer.config.logit_scale
-    norm = transformer.final_norm
-    return rows if norm is None else folded(rows.T[None], norm)[0].T
+    rows, scale = exact(transformer.W_U if ids is None else transformer.W_U[ids]), transformer.config.logit_scale
+    return rows if scale == 1.0 else rows * scale
 
 
 def exact(weight: Tensor) -> Tensor:

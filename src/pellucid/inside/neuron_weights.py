@@ -6,16 +6,19 @@ W_down[i] . W_U[token] for each unit of its value, taken together with the norms
 gain, and for LayerNorm their centring. Their scales, positive numbers that depend on the text, are left out.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..model.config import LayerNorm
+from ..model.layers import Norm
 from ..model.transformer import Block, FeedForward, Transformer
 from ..text import Tokenizer
 from ..views.table import Table
-from .circuits import embedding, exact, folded, unembedding
+from .circuits import embedding, exact, folded, unembedding, unembedding_rows
 
 
 def writes(transformer: Transformer, layer: int) -> Float[Tensor, "F D"]:
@@ -33,13 +36,24 @@ def promoted(
 ) -> Table:
     """The k tokens whose logits a neuron raises most, and the k that it lowers most, for each unit of its value."""
     write = _write(transformer, layer, neuron)
-    effect = _direct(transformer, layer, None) @ write
+    effect = direct_effects(transformer, layer, [neuron])[0]
     _check_k(k, len(effect))
     high, low = effect.topk(k), effect.topk(k, largest=False)
     up, down = (_labels(tokenizer, each.indices) for each in (high, low))
     rows = tuple(zip(range(1, k + 1), up, high.values.tolist(), down, low.values.tolist(), strict=True))
     title = f"neuron {layer}.{neuron}, which writes with norm {float(write.norm()):.4f}"
     return Table(title, ("rank", "promotes", "by", "suppresses", "by "), rows, "Logits for each unit of its value.")
+
+
+def direct_effects(transformer: Transformer, layer: int, neurons: Sequence[int]) -> Float[Tensor, "neurons V"]:
+    """What some neurons do to every logit, for each unit of their values."""
+    rows = unembedding_rows(transformer)
+    written = torch.stack([_write(transformer, layer, neuron) for neuron in neurons])
+    for norm in (*_norms_behind(transformer, layer), transformer.final_norm):
+        if norm is not None:
+            centred = written - written.mean(1, keepdim=True) if isinstance(norm.record, LayerNorm) else written
+            written = centred * exact(norm.weight)
+    return written @ rows.T
 
 
 def promoting(
@@ -112,14 +126,19 @@ def _write(transformer: Transformer, layer: int, neuron: int) -> Float[Tensor, "
     return exact(matrix[:, neuron])
 
 
-def _direct(transformer: Transformer, layer: int, ids: Tensor | None) -> Float[Tensor, "tokens D"]:
-    """What each logit reads of a layer's feed-forward update: the unembedding, and the norms on the way to it."""
-    rows, steps = unembedding(transformer, ids), transformer.steps
-    ffn = ffn_of(transformer, layer)
-    first = next(at for at, step in enumerate(steps) if ffn in step.parts)
-    for step in reversed(steps[first:]):
-        rows = rows if step.after is None else folded(rows.T[None], step.after)[0].T
+def _direct(transformer: Transformer, layer: int, ids: Tensor) -> Float[Tensor, "tokens D"]:
+    """What some logits read of a layer's feed-forward update: the unembedding, and the norms on the way to it."""
+    rows = unembedding(transformer, ids)
+    for norm in reversed(_norms_behind(transformer, layer)):
+        rows = folded(rows.T[None], norm)[0].T
     return rows
+
+
+def _norms_behind(transformer: Transformer, layer: int) -> list[Norm]:
+    """The norms that a layer's feed-forward update passes in the stack: a post-norm model's, from its own on."""
+    ffn, steps = ffn_of(transformer, layer), transformer.steps
+    first = next(at for at, step in enumerate(steps) if ffn in step.parts)
+    return [step.after for step in steps[first:] if step.after is not None]
 
 
 def _labels(tokenizer: Tokenizer | None, ids: Tensor) -> list[str]:
