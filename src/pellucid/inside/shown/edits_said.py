@@ -18,14 +18,8 @@ _MADE_WITH = {  # the fields that each function of an edit can say, beside those
     "noise": ("factor", "seed"),
     "knockout": ("keys",),
 }
-_VERBS = {
-    "zero": "zero",
-    "set": "set",
-    "add": "add to",
-    "scale": "scale",
-    "noise": "noise on",
-    "knockout": "hide keys in",
-}
+_VERBS = {"add": "add to", "noise": "noise on", "knockout": "hide keys in"}  # kinds whose name is no verb
+_PLACES = {"heads": "head", "kv_heads": "key-value head", "neurons": "neuron", "positions": "position", "keys": "key"}
 
 
 def edit_said(edit: Edit) -> dict[str, Any]:
