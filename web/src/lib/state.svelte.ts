@@ -1,0 +1,336 @@
+// What the page is looking at: one model, one text, one trace, and what was chosen in it. Views read it and change it
+// through its methods; nothing else holds state that two views share.
+
+import { getContext, setContext } from "svelte";
+
+import { address, type Parameters } from "./address";
+import { fromLink, toLink, type Link } from "./link";
+import { Saved, Server, type SavedFile, type Source } from "./source";
+import type { Edit, ModelInfo, Progress, SaidEdit, Status, TraceInfo } from "./types";
+
+export const VIEWS = ["glance", "stream", "attention", "heads", "ffn", "pass"] as const;
+export type ViewName = (typeof VIEWS)[number];
+
+export interface Chosen {
+  layer: number;
+  head: number;
+  part: "attention" | "cross";
+  position: number;
+  key: number;
+  state: number;
+  neuron: number;
+  token: number | null; // the id that is followed; null is the token that the model finds most probable
+}
+
+export interface Hover {
+  layer: number | null;
+  head: number | null;
+  position: number | null;
+  key: number | null;
+}
+
+export type Comparing = "nothing" | "before" | "text" | "model";
+
+const NOWHERE: Hover = { layer: null, head: null, position: null, key: null };
+const START: Chosen = { layer: 0, head: 0, part: "attention", position: 0, key: 0, state: 0, neuron: 0, token: null };
+
+export class Explorer {
+  readonly source: Source;
+  status = $state.raw<Status | null>(null);
+  model = $state.raw<ModelInfo | null>(null);
+  text = $state("");
+  sourceText = $state("");
+  edits = $state.raw<Edit[]>([]);
+  trace = $state.raw<TraceInfo | null>(null);
+  // Beside the trace: the run before its edits, another text's, or another model's.
+  comparing = $state<Comparing>("nothing");
+  otherText = $state("");
+  otherModel = $state("");
+  other = $state.raw<TraceInfo | null>(null);
+  view = $state<ViewName>("glance");
+  chosen = $state<Chosen>({ ...START });
+  hover = $state<Hover>({ ...NOWHERE });
+  busy = $state.raw<Progress | null>(null);
+  error = $state("");
+  private ids: number[] | null = null; // what is run instead of the text, once tokens were appended to it
+  private running: AbortController | null = null;
+  private placed = false; // whether a link has said what is chosen in the trace to come
+
+  constructor(saved: SavedFile | null) {
+    this.source = saved ? new Saved(saved) : new Server();
+    if (saved) this.restore(saved.state as unknown as Partial<Explorer>);
+  }
+
+  get live(): boolean {
+    return this.source.live;
+  }
+
+  // The name of a site in this model: an encoder-decoder's decoder has its name before its own.
+  site(name: string): string {
+    return (this.model?.prefix ?? "") + name;
+  }
+
+  // --- Asking ---
+
+  // What a resource says of the trace (or of another one).
+  ask<Answer>(resource: string, parameters: Parameters = {}, of: TraceInfo | null = this.trace): Promise<Answer> {
+    if (!of) return Promise.reject(new Error("nothing was run yet"));
+    return this.source.get(address(`traces/${of.id}/${resource}`, parameters)) as Promise<Answer>;
+  }
+
+  // What a resource says of the model's weights.
+  askModel<Answer>(resource: string, parameters: Parameters = {}): Promise<Answer> {
+    return this.source.get(address(`models/${this.model?.id}/${resource}`, parameters)) as Promise<Answer>;
+  }
+
+  // --- Running ---
+
+  async start(): Promise<void> {
+    if (!this.live) return;
+    await this.guarded(async () => {
+      let status = await this.refresh();
+      while (!status.models.length && status.loading) {
+        this.busy = { stage: `loading ${status.loading}`, done: 0, total: 0 };
+        await new Promise((later) => setTimeout(later, 400));
+        status = await this.refresh();
+      }
+      this.busy = null;
+      if (!status.models.length && status.failed) this.error = status.failed;
+      await this.follow(fromLink(location.hash));
+    });
+  }
+
+  async load(name: string): Promise<void> {
+    await this.guarded(async (signal) => {
+      const model = await this.finished<ModelInfo>("models", { name }, signal);
+      await this.refresh();
+      this.model = model;
+      this.forget();
+      if (this.text) await this.traced(signal);
+    });
+  }
+
+  // Run the text that is in the box.
+  async run(): Promise<void> {
+    this.ids = null;
+    await this.again();
+  }
+
+  // Run the same tokens and one more, as after a token was drawn.
+  async append(id: number, text: string): Promise<void> {
+    if (!this.trace) return;
+    this.ids = [...this.trace.ids, id];
+    this.text += text;
+    this.chosen.position = this.ids.length - 1;
+    await this.again();
+  }
+
+  // A run of the same tokens with other edits, which nothing on the page follows.
+  async peek(edits: Edit[], signal: AbortSignal): Promise<TraceInfo> {
+    if (!this.trace) throw new Error("nothing was run yet");
+    const body = { model: this.trace.model, ids: this.trace.ids, source: this.asSource(), edits };
+    return this.finished<TraceInfo>("traces", body, signal, false);
+  }
+
+  stop(): void {
+    this.running?.abort();
+  }
+
+  // --- Edits ---
+
+  async addEdit(...edits: Edit[]): Promise<void> {
+    this.edits = [...this.edits, ...edits];
+    await this.again();
+  }
+
+  async removeEdit(at: number): Promise<void> {
+    this.edits = this.edits.filter((_, index) => index !== at);
+    await this.again();
+  }
+
+  async moveEdit(from: number, to: number): Promise<void> {
+    if (to < 0 || to >= this.edits.length) return;
+    const edits = [...this.edits];
+    edits.splice(to, 0, ...edits.splice(from, 1));
+    this.edits = edits;
+    await this.again();
+  }
+
+  async setEdits(edits: Edit[]): Promise<void> {
+    this.edits = edits;
+    await this.again();
+  }
+
+  get said(): SaidEdit[] {
+    return this.trace?.edits ?? [];
+  }
+
+  // --- Choosing ---
+
+  choose(chosen: Partial<Chosen>): void {
+    Object.assign(this.chosen, chosen);
+    this.clamp();
+  }
+
+  point(hover: Partial<Hover>): void {
+    this.hover = { ...NOWHERE, ...hover };
+  }
+
+  // --- Comparing ---
+
+  async compare(how: Comparing): Promise<void> {
+    this.comparing = how;
+    await this.guarded((signal) => this.comparedWith(signal));
+  }
+
+  // --- Links and files ---
+
+  get link(): Link {
+    const { text, sourceText, edits, view, comparing, otherText, otherModel } = this;
+    const model = this.model?.name ?? "";
+    return { model, text, sourceText, edits, view, chosen: { ...this.chosen }, comparing, otherText, otherModel, ids: this.ids };
+  }
+
+  get linkText(): string {
+    return toLink(this.link);
+  }
+
+  async follow(link: Link | null): Promise<void> {
+    const models = this.status?.models ?? [];
+    this.model = models.find((one) => one.name === link?.model) ?? models[0] ?? null;
+    if (!link) return;
+    const { text, sourceText, edits, view, comparing, otherText, otherModel, ids } = link;
+    Object.assign(this, { text, sourceText, edits, view, comparing, otherText, otherModel, ids });
+    this.chosen = { ...START, ...link.chosen };
+    this.placed = true;
+    if (link.model && this.model?.name !== link.model) await this.load(link.model);
+    else if (text || ids) await this.again();
+  }
+
+  // One HTML file of what was seen so far.
+  async file(): Promise<Blob> {
+    if (!this.trace) throw new Error("nothing was run yet");
+    const { model, trace, other, view, text, sourceText } = this;
+    const state = { model, trace, other, view, text, sourceText, chosen: { ...this.chosen }, comparing: this.comparing };
+    const paths = this.source.seen();
+    return (await this.source.post(`traces/${trace.id}/file`, { state, paths })).blob();
+  }
+
+  // --- The ways between ---
+
+  private async again(): Promise<void> {
+    await this.guarded((signal) => this.traced(signal));
+  }
+
+  private async traced(signal: AbortSignal): Promise<void> {
+    if (!this.model) return;
+    const what = this.ids ? { ids: this.ids } : { text: this.text };
+    const body = { model: this.model.id, ...what, source: this.asSource(), edits: this.edits };
+    const before = this.trace;
+    const trace = await this.finished<TraceInfo>("traces", body, signal);
+    if (!this.placed && before?.ids.length !== trace.ids.length) this.chosen.position = trace.ids.length - 1;
+    this.placed = false;
+    this.trace = trace;
+    this.clamp();
+    await this.comparedWith(signal);
+  }
+
+  private async comparedWith(signal: AbortSignal): Promise<void> {
+    const body = this.otherRun();
+    this.other = body ? await this.finished<TraceInfo>("traces", body, signal) : null;
+  }
+
+  private otherRun(): Record<string, unknown> | null {
+    if (!this.trace || !this.model) return null;
+    const { ids, model } = this.trace;
+    const source = this.asSource();
+    if (this.comparing === "before") return { model, ids, source, edits: [] };
+    if (this.comparing === "text" && this.otherText) return { model, text: this.otherText, source, edits: this.edits };
+    const other = this.status?.models.find((one) => one.name === this.otherModel);
+    if (this.comparing === "model" && other) return { model: other.id, text: this.text, source, edits: [] };
+    return null;
+  }
+
+  private asSource(): string | null {
+    return this.model?.family === "encoder-decoder" ? this.sourceText : null;
+  }
+
+  // The answer at the end of a stream of events; what comes before it is progress.
+  private async finished<Answer>(path: string, body: unknown, signal: AbortSignal, shown = true): Promise<Answer> {
+    for await (const event of this.source.events(path, body, signal)) {
+      if (event.name === "progress" && shown) this.busy = event.data as Progress;
+      if (event.name === "error") throw new Error((event.data as { message: string }).message);
+      if (event.name === "done") return event.data as Answer;
+    }
+    throw new Error("the server broke off before its answer was complete");
+  }
+
+  // One thing at a time: what is asked later takes the place of what is still running.
+  private async guarded(work: (signal: AbortSignal) => Promise<void>): Promise<void> {
+    this.running?.abort();
+    const own = (this.running = new AbortController());
+    this.error = "";
+    this.busy = { stage: "asking", done: 0, total: 0 };
+    try {
+      await work(own.signal);
+    } catch (error) {
+      if (!own.signal.aborted) this.error = error instanceof Error ? error.message : String(error);
+    } finally {
+      if (this.running === own) {
+        this.busy = null;
+        this.running = null;
+      }
+    }
+  }
+
+  private async refresh(): Promise<Status> {
+    const response = await fetch("api/status");
+    return (this.status = (await response.json()) as Status);
+  }
+
+  private forget(): void {
+    this.trace = null;
+    this.other = null;
+    this.edits = [];
+    this.ids = null;
+  }
+
+  private clamp(): void {
+    const { model, trace, chosen } = this;
+    if (!model || !trace) return;
+    const within = (value: number, size: number) => Math.max(0, Math.min(size - 1, value));
+    chosen.layer = within(chosen.layer, model.config.n_layers);
+    chosen.head = within(chosen.head, model.config.n_heads);
+    chosen.position = within(chosen.position, trace.ids.length);
+    chosen.state = within(chosen.state, trace.states.length);
+    chosen.neuron = within(chosen.neuron, model.config.d_ff);
+    if (chosen.part === "cross" && model.family !== "encoder-decoder") chosen.part = "attention";
+    const keys = chosen.part === "cross" ? (trace.source_tokens?.length ?? 1) : trace.ids.length;
+    chosen.key = within(chosen.key, keys);
+  }
+
+  private restore(state: Partial<Explorer>): void {
+    const { model, trace, other, view, text, sourceText, comparing } = state;
+    this.model = model ?? null;
+    this.trace = trace ?? null;
+    this.other = other ?? null;
+    this.view = view ?? "glance";
+    this.text = text ?? trace?.text ?? "";
+    this.sourceText = sourceText ?? "";
+    this.comparing = comparing ?? "nothing";
+    this.edits = (trace?.edits ?? []).map((edit) => edit.json);
+    const last = (trace?.ids.length ?? 1) - 1;
+    this.chosen = { ...START, position: last, ...(state.chosen ?? {}) };
+    this.clamp();
+  }
+}
+
+const KEY = Symbol("explorer");
+
+export function provide(found: Explorer): Explorer {
+  return setContext(KEY, found);
+}
+
+export function explorer(): Explorer {
+  return getContext<Explorer>(KEY);
+}
