@@ -37,9 +37,10 @@ class Edit:
     """One change of one site; made by `zero`, `set_to`, `add`, ... below.
 
     `heads`, `kv_heads`, `neurons` and `positions` narrow it (None: all). Positions are absolute, padding not counted;
-    `keys` are the key positions of attention scores. `value` is what is set or added: of the site's axes without B and
-    T and as far as it is chosen (`full`: of all heads or neurons, of which those chosen are taken), or with a leading
-    axis of one value for each of the positions `at`. `function` maps the value.
+    `keys` are the key positions of scores or a pattern, of which a value may hold one number for each. Else `value` is
+    what is set or added: of the site's axes without B and T and as far as it is chosen (`full`: of all heads or
+    neurons, of which those chosen are taken), or with a leading axis of one value for each of the positions `at`.
+    `function` maps the value.
     """
 
     kind: str
@@ -91,12 +92,15 @@ class Edit:
 
 
 def zero(site: str, **where: Choice) -> Edit:
-    """Set to zero. `where`: head=, kv_head=, neuron=, position=; one number or several."""
+    """Set to zero. `where`: head=, kv_head=, neuron=, position=, and of scores key=; one number or several."""
     return Edit("zero", site, **narrowed(where))
 
 
 def set_to(site: str, value: Float[Tensor, "..."] | float, **where: Choice) -> Edit:
-    """Set to a value: a number, or a tensor of the site's axes without batch and position, as far as chosen."""
+    """Set to a value: a number, or a tensor of the site's axes without batch and position, as far as chosen.
+
+    Of scores or a pattern a number, or one for each key=: `set_to("3.attention.scores", 2.0, head=5, key=1)`.
+    """
     return Edit("set", site, value=_numbers(site, value), **narrowed(where))
 
 
@@ -174,8 +178,8 @@ def _numbers(site: str, value: Any) -> Tensor:
 
 
 def narrowed(where: Mapping[str, Choice]) -> dict[str, Any]:
-    """head=, kv_head=, neuron= and position= as fields of an Edit. Raises EditError for other words."""
-    fields = {"head": "heads", "kv_head": "kv_heads", "neuron": "neurons", "position": "positions"}
+    """head=, kv_head=, neuron=, position= and key= as fields of an Edit. Raises EditError for other words."""
+    fields = {"head": "heads", "kv_head": "kv_heads", "neuron": "neurons", "position": "positions", "key": "keys"}
     if unknown := [name for name in where if name not in fields]:
         raise EditError(f"an edit is narrowed by {', '.join(fields)}, got {', '.join(unknown)}")
     return {fields[name]: chosen(choice) for name, choice in where.items()}

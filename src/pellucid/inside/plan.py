@@ -49,6 +49,8 @@ class Change:
             changed = here.movedim(axis, 1).clone()
             changed[:, index] = self.changed(changed[:, index], spots)
             changed = changed.movedim(1, axis)
+        if edit.keys is not None:
+            changed = torch.where(spots.chosen(edit.keys, here), changed, here)
         return rows.index_put((at,), spots.at_tokens(changed, here)).movedim(1, self.site.axes.index("T"))
 
     def columns(self, place: Place) -> Bool[Tensor, "b T"]:
@@ -81,7 +83,7 @@ class Change:
             case "noise":
                 return here + edit.factor * self.random(here, spots)
             case "knockout":
-                return here.masked_fill(spots.hides(edit.keys, here), -torch.inf)
+                return torch.full_like(here, -torch.inf)
             case "map":
                 return _mapped(edit, here)
             case "add":
@@ -93,6 +95,10 @@ class Change:
         edit, inner = self.edit, self.inner()
         assert edit.value is not None
         value = edit.value.to(here)
+        if edit.at is None and edit.keys is not None and value.ndim:
+            by_key = value.new_zeros(max(edit.keys) + 1)
+            by_key[list(edit.keys)] = value
+            return spots.by_key(by_key.expand(*here.shape[:-1], -1), here)
         if edit.at is None:
             return value if inner is None or not edit.full else value.movedim(inner[0] - 1, 0)[inner[1]]
         value = value[spots.positions - edit.at[0]]
@@ -134,10 +140,9 @@ class _Spots:
         padded = (self.keys == _NOWHERE).reshape(self.keys.shape[0], *[1] * (here.ndim - 2), -1)
         return torch.where(padded, here, changed)
 
-    def hides(self, wanted: tuple[int, ...] | None, here: Tensor) -> Tensor:
-        """Which scores [N ... S] are those of the wanted keys; of all keys where none are named."""
-        if wanted is None or self.keys is None:
-            return torch.ones_like(here, dtype=torch.bool)
+    def chosen(self, wanted: tuple[int, ...], here: Tensor) -> Tensor:
+        """Which scores [N ... S] are those of the wanted keys."""
+        assert self.keys is not None, "a plan refuses keys where a site has none"
         hit = torch.isin(self.keys, torch.tensor(wanted, device=here.device))
         return hit.reshape(hit.shape[0], *[1] * (here.ndim - 2), -1).expand_as(here)
 
@@ -222,6 +227,8 @@ def _check(edit: Edit, site: Site, config: Config) -> None:
     for name, places in (("position", edit.positions), ("key", edit.keys)):
         if places is not None and (not places or min(places) < 0):
             raise EditError(f"{name} counts from 0, absolutely, and needs at least one place, got {list(places)}")
+    if edit.keys is not None and site.axes[-1] != "S":
+        raise EditError(f"{site.name} cannot be narrowed by key=: its axes are {' '.join(site.axes)}")
     if edit.value is not None:
         _check_value(edit, site, config)
 
@@ -239,12 +246,18 @@ def _check_value(edit: Edit, site: Site, config: Config) -> None:
         if len(got) != 1 + len(shape) + keys or got[1 : 1 + len(shape)] != shape or got[0] != len(edit.at):
             raise EditError(f"{site.name} has shape {shape} at each position, the value {got[1:]}")
         return
+    if keys and got and edit.keys is not None:
+        if got != [len(edit.keys)]:
+            raise EditError(f"a value for {site.name} has one number for each of keys {list(edit.keys)}, got {got}")
+        return
     chosen = [len(narrow.get(axis) or ()) or sizes[axis] for axis in site.axes if axis not in ("B", "T")]
     try:
         fits = list(torch.broadcast_shapes(tuple(got), tuple(chosen))) == chosen
     except RuntimeError:
         fits = False
-    if (keys and got) or not fits:
+    if keys and got:
+        raise EditError(f"a value for {site.name} is a number, or one for each of the keys chosen by key=, got {got}")
+    if not fits:
         raise EditError(f"a value for {site.name} must fit shape {chosen} (no batch, no position), got {got}")
 
 
@@ -253,7 +266,7 @@ def _collide(first: Edit, second: Edit) -> bool:
     if not (first.kind in REPLACING and second.kind in REPLACING) or first.kind == second.kind == "knockout":
         return False
     pairs = [(first.heads, second.heads), (first.kv_heads, second.kv_heads), (first.neurons, second.neurons)]
-    pairs += [(_reach(first), _reach(second))]
+    pairs += [(first.keys, second.keys), (_reach(first), _reach(second))]
     return all(one is None or other is None or set(one) & set(other) for one, other in pairs)
 
 
