@@ -1,12 +1,18 @@
 """Ledger and lens against the model's own logits and formulas written here."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from any_edits import some_edits
 from pellucid.inside.accounting import WAYS
+from pellucid.inside.asking import account
 from pellucid.inside.errors import LedgerError
+from pellucid.inside.ledger import ledger as ledger_of
+from pellucid.inside.ledger import logit_direction, state_ledger
 from pellucid.inside.trace import trace
 from pellucid.model.config import Config, Init, LayerNorm, RMSNorm
 from pellucid.model.layers import activate
@@ -121,3 +127,33 @@ def test_a_ledger_refuses_what_it_cannot_answer():
         found.ledger(" Mary")
     with pytest.raises(ValueError, match="at least 1, got 0"):
         found.ledger(3).top(0)
+
+
+@settings(max_examples=25)
+@given(configs(), st.sampled_from(WAYS), st.integers(0, VOCAB - 1), st.integers(-5, 4), st.data())
+def test_the_ledger_of_what_the_lens_reads_at_any_depth(config, by, token, position, data):
+    """The earlier state in the final one's place, the model's own end gives the logit; edits of that end count too."""
+    model, ids = build(config), random_ids(2, 5)
+    edits = some_edits(data.draw, model, traced(model, ids))
+    found = traced(model, ids).edit(*edits)
+    index = data.draw(st.integers(0, len(found.states) - 1))
+    read = found.with_states((*found.states[:-1], found.states[index]))
+    expected = read.logits_at(1, [position % 5])[0]
+    state = found.states[index][1, position].double()
+    if model.head is not None:
+        along = account(found, partial(logit_direction, token=token, minus=None, index=index), 1, position, ["final"])
+        same = account(read, partial(logit_direction, token=token, minus=None), 1, position, ["final"])
+        torch.testing.assert_close(along, same, atol=0, rtol=0)
+        asked = partial(state_ledger, index=index, direction=along, by=by, title="")
+        assert account(found, asked, 1, position, found.prints).value == pytest.approx(float(along @ state), abs=1e-9)
+        return
+    ledger = account(found, partial(ledger_of, token=token, minus=None, by=by, index=index), 1, position, found.prints)
+    scale = max(1.0, float(expected.abs().max()))
+    assert ledger.value == pytest.approx(float(expected[token]), abs=1e-10 * scale)
+    assert abs(ledger.remainder) <= 1e-10 * scale
+    assert ledger.asked is not None
+    assert ledger.asked.read(ledger.asked.run) == pytest.approx(ledger.value, abs=1e-10 * scale)
+    if index == len(found.states) - 1:
+        assert ledger == found.ledger(token, by=by, row=1, position=position)
+    else:
+        assert "as the lens reads it at" in ledger.title

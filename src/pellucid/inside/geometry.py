@@ -72,15 +72,19 @@ class Path:
 
 
 @torch.no_grad()
-def trajectory(trace: Run, row: int = 0, k: int = 2, first: int = 0) -> Path:
+def trajectory(trace: Run, row: int = 0, k: int = 2, first: int = 0, last: int | None = None) -> Path:
     """The path of the row's tokens along the k principal axes of all their states (centred, not scaled).
 
-    Tokens before `first` are left out: a model's first token often grows so large that the axes show nothing else.
-    Raises ValueError where no token is left, or where there are fewer states or dimensions than axes.
+    Tokens before `first` are left out: a model's first token often grows so large that the axes show nothing else; and
+    those after `last`. Raises ValueError where no token is left, or where there are fewer states or dimensions than
+    axes.
     """
-    if not 0 <= first < len(trace.columns(row)):
-        raise ValueError(f"row {row} has positions 0..{len(trace.columns(row)) - 1}, got first={first}")
-    states = _states(trace, row)[:, first:]
+    known = range(len(trace.columns(row)))
+    stop = len(known) if last is None else last + 1
+    if first not in known or not first < stop <= len(known):
+        to = "" if last is None else f" and last={last}"
+        raise ValueError(f"row {row} has positions 0..{len(known) - 1}, got first={first}{to}")
+    states = _states(trace, row)[:, first:stop]
     flat = states.flatten(0, 1)
     if not 1 <= k <= min(flat.shape):
         raise ValueError(f"k must lie in 1..{min(flat.shape)}, got {k}")
@@ -90,7 +94,7 @@ def trajectory(trace: Run, row: int = 0, k: int = 2, first: int = 0) -> Path:
     axes = (axes * largest.sign())[:k]
     total = sizes.square().sum().clamp(min=torch.finfo(sizes.dtype).tiny)
     points = (centred @ axes.T).unflatten(0, states.shape[:2])
-    tokens = tuple(f"{position} {token}" for position, token in enumerate(trace.tokens(row)))[first:]
+    tokens = tuple(f"{position} {token}" for position, token in enumerate(trace.tokens(row)))[first:stop]
     return Path(tuple(_names(trace)), tokens, points, axes, sizes[:k].square() / total)
 
 

@@ -13,7 +13,7 @@ from ..views.table import Table
 from .accounting import Spot, account, final_norm, head_direction
 from .checking import Asked, check
 from .errors import LedgerError
-from .reading import Point
+from .reading import Point, state_sites
 from .run import Run
 from .writers import Group
 
@@ -98,14 +98,16 @@ def closed(title: str, by: str, value: float, asked: Asked) -> Ledger:
     return Ledger(title, by, tuple(zip(names, amounts, strict=True)), value, asked)
 
 
-def ledger(spot: Spot, token: int, minus: int | None, by: str) -> Ledger:
+def ledger(spot: Spot, token: int, minus: int | None, by: str, index: int = -1) -> Ledger:
     """Direct logit attribution (Elhage et al. 2021): attr(w) = ((w - mean(w)) * scale * gamma) . W_U[token].
 
     For RMSNorm no mean is taken; a post-norm model's norms are gone through one after another, each frozen. The final
     norm's shift and the unembedding's bias make the entries "final.bias" and "unembed.bias". Entries are computed and
-    added in float64 from the writes as the model made them. Raises LedgerError for a model whose head is not linear.
+    added in float64 from the writes as the model made them. `index` counts the states: of an earlier one, the logit
+    that the logit lens reads there. Raises LedgerError for a model whose head is not linear.
     """
-    point = spot.point
+    index = range(len(spot.point.recording.states))[index]
+    point = at_depth(spot.point, index)
     transformer = point.transformer
     if transformer.head is not None:
         raise LedgerError(
@@ -116,11 +118,14 @@ def ledger(spot: Spot, token: int, minus: int | None, by: str) -> Ledger:
     norm = final_norm(point)
     if norm is not None:
         direction, ends = norm.before(point, point.state(-1)[0, 0], direction)
-    groups = (*account(spot, direction, by), *ends, *_unembedded(point, token, minus))
+    groups = (*account(spot, direction, by, index), *ends, *_unembedded(point, token, minus))
     title = f"logit of {point.label(token)}" + ("" if minus is None else f" minus logit of {point.label(minus)}")
-    read = partial(_logit, column=point.position, token=token, minus=minus)
-    asked = Asked(spot.run, groups, read, len(point.recording.states) - 1, point.position)
-    return closed(title, by, _difference(point.logits, token, minus), asked)
+    if index < len(spot.point.recording.states) - 1:
+        title += f" as the lens reads it at {state_sites(transformer)[index]}"
+    read = partial(_logit, index=index, column=point.position, token=token, minus=minus)
+    return closed(
+        title, by, _difference(point.logits, token, minus), Asked(spot.run, groups, read, index, point.position)
+    )
 
 
 def direction_ledger(spot: Spot, direction: Float[Tensor, "D"], by: str) -> Ledger:
@@ -147,13 +152,22 @@ def checked_direction(direction: object, width: int, of: str) -> Float[Tensor, "
     return direction
 
 
-def logit_direction(spot: Spot, token: int, minus: int | None) -> Float[Tensor, "D"]:
-    """What a logit (or the difference of two) reads of the final stream, in float64: everything behind it frozen."""
-    point = spot.point
+def logit_direction(spot: Spot, token: int, minus: int | None, index: int = -1) -> Float[Tensor, "D"]:
+    """What a logit (or the difference of two) reads of the final stream, in float64: everything behind it frozen.
+
+    Of another state: what the logit that the lens reads there reads of it.
+    """
+    point = at_depth(spot.point, index)
     direction, norm = unembedding(point, token, minus), final_norm(point)
     if point.transformer.head is not None:
         direction = head_direction(point, direction)
     return direction if norm is None else norm.before(point, point.state(-1)[0, 0], direction)[0]
+
+
+def at_depth(point: Point, index: int) -> Point:
+    """The same token with another state in the place of the final one, as a logit lens reads it."""
+    states = point.recording.states
+    return replace(point, recording=replace(point.recording, states=(*states[:-1], states[index])))
 
 
 def unembedding(point: Point, token: int, minus: int | None) -> Float[Tensor, "D"]:
@@ -185,8 +199,9 @@ def _difference(values: Float[Tensor, "V"], token: int, minus: int | None) -> fl
     return float(values[token]) - (0.0 if minus is None else float(values[minus]))
 
 
-def _logit(run: Run, column: int, token: int, minus: int | None) -> float:
-    """A logit, or the difference of two, as a run has it."""
+def _logit(run: Run, index: int, column: int, token: int, minus: int | None) -> float:
+    """A logit, or the difference of two, as a run has it; of an earlier state as the lens reads it."""
+    run = run.with_states((*run.states[:-1], run.states[index]))
     return _difference(run.logits_at(0, [column])[0], token, minus)
 
 
