@@ -98,6 +98,21 @@ def prints(transformer: Transformer, groups: Iterable[str] | None = None) -> dic
     return found
 
 
+def _passes(transformer: Transformer, sites: Iterable[str]) -> list[list[str]]:
+    """Sites that one run of one part passes, the last of which it can stop at.
+
+    Who looks at scores, patterns, writes or the scale of a norm has the part compute them by other kernels than it
+    takes otherwise, so these are read apart from the rest.
+    """
+    passes: dict[tuple[str, ...], list[str]] = {}
+    for site in sites:
+        last = site.rpartition(".")[2]
+        alone = last in ("stream", "mid", "cross", "scale", "writes", "next_sentence", *ENDINGS)
+        kind = "open" if last in ("scores", "pattern") else site if alone else ""
+        passes.setdefault((group_of(transformer, site), kind), []).append(site)
+    return list(passes.values())
+
+
 def _norm_group(step: Step) -> str:
     """The name of the one norm that both parts of a parallel block read through."""
     return step.state.removesuffix("stream") + "norm"
@@ -124,16 +139,33 @@ class Recording:
         try:
             self._run(site, here)
         except _ReachedError as reached:
-            if site.endswith(".scores") and reached.keys is not None:
-                return reached.value.masked_fill(~self._visible(site, here.place, reached.keys), -torch.inf)
-            return reached.value
+            return self._masked(site, reached.value, here.place, reached.keys)
         raise AssertionError(f"the pass never reached {site}")
 
-    def _visible(self, site: str, queries: Place, keys: Place) -> Tensor:
+    def several(self, sites: Sequence[str], here: Pass) -> dict[str, Tensor]:
+        """The values of sites in the order the data flows, each what `read` gives, in as few passes as that allows."""
+        found: dict[str, Tensor] = {}
+
+        def kept(site: str) -> Look:
+            def keep(value: Tensor, place: Place, keys: Place | None) -> Tensor:
+                found[site] = self._masked(site, value, place, keys)
+                return value
+
+            return keep
+
+        for *before, last in _passes(self.transformer, sites):
+            looks = chain(here.looks or {}, {site: kept(site) for site in before})
+            found[last] = self.read(last, replace(here, looks=looks or None))
+        return found
+
+    def _masked(self, site: str, value: Tensor, queries: Place, keys: Place | None) -> Tensor:
+        """Scores with -inf where the mask hides a key; any other value as it is."""
+        if not site.endswith(".scores") or keys is None:
+            return value
         prefix, _, part = site.removesuffix(".scores").rpartition(".")
         layer = int(prefix.rpartition(".")[2])
         mask = Bidirectional() if part == "cross" else self.transformer.config.mask(layer)
-        return visible(mask, queries, keys)[:, None]
+        return value.masked_fill(~visible(mask, queries, keys)[:, None], -torch.inf)
 
     def _run(self, site: str, here: Pass) -> None:
         group = group_of(self.transformer, site)

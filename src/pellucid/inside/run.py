@@ -96,6 +96,19 @@ class Run:
         with torch.set_grad_enabled(self.attached), self.precision.restored():
             return self.recording.read(name, self.present())
 
+    def several(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Some sites, in the order the data flows: each what it is by itself, read in few passes."""
+        wanted = {check_name(name, self.names) for name in names}
+        known = [name for name in self.names if name in wanted]
+        found: dict[str, Tensor] = {}
+        if self.source is not None:
+            theirs = [name for name in known if name.startswith(self.source.transformer.prefix)]
+            found = self.source.several(theirs) if theirs else {}
+            known = known[len(theirs) :]
+        self.check({group_of(self.transformer, name) for name in known})
+        with torch.set_grad_enabled(self.attached), self.precision.restored():
+            return found | self.recording.several(known, self.present())
+
     @property
     def attached(self) -> bool:
         """Whether the states keep their graph; then what is read from them does, for ordinary autograd."""

@@ -17,7 +17,8 @@ class Stage:
     """A site, its shape in the trace, and its value at one token with the Euclidean norm of that.
 
     `values` are flat: heads after one another; -inf where the mask hides a key, which the norm leaves out. Sites of an
-    encoder, and of the text that is attended to, are shown whole: the token is one of the decoder's.
+    encoder, and of the text that is attended to, are shown whole in the decoder's trace, where the token is one of the
+    decoder's.
     """
 
     site: Site
@@ -32,16 +33,14 @@ def stages(trace: Run, names: Iterable[str], row: int = 0, position: int = -1) -
     Raises SiteError for a name that is no site, ValueError for a position that the row does not have.
     """
     column = trace.column(row, position)
-    wanted = set(names)
-    known = [site for site in all_sites(trace.transformer) if site.name in wanted]
-    for name in wanted - {site.name for site in known}:
-        trace[name]  # a name that is no site is refused there, with the nearest one
-    return [_stage(site, trace[site.name], row, column) for site in known]
+    values = trace.several(names)
+    known = [site for site in all_sites(trace.transformer) if site.name in values]
+    return [_stage(site, values[site.name], row, column, trace.transformer.prefix) for site in known]
 
 
-def _stage(site: Site, value: Tensor, row: int, column: int) -> Stage:
+def _stage(site: Site, value: Tensor, row: int, column: int, prefix: str) -> Stage:
     at = value[row]
-    if "T" in site.axes and not site.name.startswith("encoder."):
+    if "T" in site.axes and site.name.startswith(prefix):
         at = at.select(site.axes.index("T") - 1, column)
     at = at.flatten()
     norm = torch.linalg.vector_norm(at[at.isfinite()].double())
