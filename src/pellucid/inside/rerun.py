@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..model.flow import Look
+from ..model.flow import Look, Looks
 from ..model.place import Place, tail
 from .edits import Edit
 from .plan import Change, Plan, plan
@@ -18,9 +18,10 @@ from .run import Run
 AnyRun = TypeVar("AnyRun", bound=Run)
 
 
-def edited(trace: AnyRun, edits: Sequence[Edit]) -> AnyRun:
+def edited(trace: AnyRun, edits: Sequence[Edit], watch: Looks | None = None) -> AnyRun:
     """The trace of the same input with some edits more. Nothing is run for edits that change no number.
 
+    `watch` sees what is run again, edits made, and changes nothing.
     Raises SiteError or EditError for edits that make no sense, or that collide with each other or those already made.
     """
     every = plan(trace.transformer, (*trace.edits, *edits))
@@ -28,7 +29,7 @@ def edited(trace: AnyRun, edits: Sequence[Edit]) -> AnyRun:
     source = trace.source
     if source is not None:
         inner = [change.edit for change in new.changes if _is_encoders(trace, change)]
-        source = edited(source, inner) if inner else source
+        source = edited(source, inner, watch) if inner else source
         new = Plan(tuple(change for change in new.changes if not _is_encoders(trace, change)))
     whole = Plan((*trace.plan.changes, *new.changes))
     active = [change for change in new.changes if not _changes_nothing(trace, change)]
@@ -37,7 +38,7 @@ def edited(trace: AnyRun, edits: Sequence[Edit]) -> AnyRun:
     if begin.state >= len(trace.states) - 1:
         new_last = {site: look for site, look in Plan(tuple(active)).looks().items() if site == begin.name(trace)}
         return after if not new_last else after.with_states(_last(after, new_last))
-    return after.with_states(_run(after, trace, new, begin))
+    return after.with_states(_run(after, trace, new, begin, watch or {}))
 
 
 def made_with(trace: AnyRun, edits: Sequence[Edit]) -> AnyRun:
@@ -71,7 +72,7 @@ class _Start:
         return state_sites(trace.transformer)[self.state] if self.state >= 0 else ""
 
 
-def _run(after: Run, before: Run, new: Plan, begin: _Start) -> tuple[Tensor, ...]:
+def _run(after: Run, before: Run, new: Plan, begin: _Start, watch: Looks) -> tuple[Tensor, ...]:
     """The states from the start on, and from the column on, with every edit in force; what comes before is kept."""
     transformer, column = after.transformer, begin.column
     recorder, place = Recorder(transformer), tail(after.place, column)
@@ -80,7 +81,9 @@ def _run(after: Run, before: Run, new: Plan, begin: _Start) -> tuple[Tensor, ...
         looks.pop(begin.name(before), None)
         looks |= {site: look for site, look in new.looks().items() if site == begin.name(before)}
     here = replace(after.present(), place=place, rotation=transformer.rotation(place))
-    here = replace(here, looks=chain(looks, recorder.looks), past=_Earlier(before, column) if column else None)
+    here = replace(
+        here, looks=chain(chain(looks, recorder.looks), watch), past=_Earlier(before, column) if column else None
+    )
     with torch.set_grad_enabled(before.attached), after.precision.restored():
         if begin.state < 0:
             types = after.recording.types

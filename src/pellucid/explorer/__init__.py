@@ -1,0 +1,1 @@
+"""The explorer's server: a model, its runs and all that pages ask of them, over HTTP."""
