@@ -9,11 +9,13 @@ from pellucid.inside.attribution import attribution
 from pellucid.inside.edits import Edit, freeze, knockout, patch, scale, zero
 from pellucid.inside.effects import Effects
 from pellucid.inside.errors import SiteError
+from pellucid.inside.gradients import gradients
 from pellucid.inside.metrics import logit, probability
+from pellucid.inside.reading import all_sites
 from pellucid.inside.softmax_scores import one_key_moved
 from pellucid.inside.sweep import SweepOptions, sweep
 from pellucid.model.config import Config, Init, PostNorm
-from tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced
+from tiny import VOCAB, build, configs, passed, random_ids, tiny_gpt2, traced
 
 METRIC = probability(3)
 
@@ -166,6 +168,57 @@ def test_saturated_attention_is_seen_through_the_softmax_alone():
     effect = patched["1.attention.query", 4] - patched.base
     assert abs(blind["1.attention.query", 4]) < 1e-3 * abs(effect)
     assert seeing["1.attention.query", 4] == pytest.approx(effect, rel=1.0)
+
+
+def held(model, ids, metric, layer, site):
+    """d metric / d site in a kept graph in which what one layer writes is a constant."""
+    seen = {}
+
+    def keep(value, _place, _keys):
+        seen[site] = value.detach().requires_grad_()
+        return seen[site]
+
+    def stop(value, _place, _keys):
+        return value.detach()
+
+    sites = [
+        name
+        for name in [each.name for each in all_sites(model)]
+        if name.startswith(f"{layer}.") and name.endswith(".update")
+    ]
+    with torch.enable_grad():
+        logits = passed(model, ids, None, {site: keep, **dict.fromkeys(sites, stop)})
+        return torch.autograd.grad(logits[0, -1].softmax(-1)[3], seen[site])[0]
+
+
+@settings(max_examples=8)
+@given(configs(), st.data())
+def test_dropout_is_the_mean_size_of_the_scores_with_each_layer_held(config, data):
+    if config.encoder is not None or config.n_layers < 2 or config.head is None:
+        return
+    base, source = two(config)
+    site = data.draw(st.sampled_from(["0.stream", "1.stream"]))
+    found = attribution(base, source, site, metric=METRIC, normalised=False, dropout=True)
+    change = (source[site] - base[site])[0]
+    sizes = [
+        (change * held(base.transformer, base.ids, METRIC, layer, site)[0]).sum(-1).abs()
+        for layer in range(config.n_layers)
+    ]
+    assert torch.allclose(found.raw[0], torch.stack(sizes).sum(0) / (config.n_layers - 1), rtol=1e-9, atol=1e-12)
+
+
+def test_of_two_layers_the_earlier_one_is_scored_with_the_later_one_held():
+    """While its own layer is held, nothing of a head is felt; so the score is what goes past the other layer."""
+    base, source = two(Config(VOCAB, 8, 2, 16, 2))
+    plain = attribution(base, source, "0.attention.heads", metric=METRIC, each="head")
+    sizes = attribution(base, source, "0.attention.heads", metric=METRIC, each="head", dropout=True)
+    held_each = [gradients(base, METRIC, dropped=layer)["0.attention.heads"] for layer in ("0", "1")]
+    assert not held_each[0].any()
+    change = source["0.attention.heads"] - base["0.attention.heads"]
+    expected = (change * held_each[1]).sum((0, 1, 3)).abs()
+    assert torch.allclose(sizes.raw[0], expected, rtol=1e-9)
+    assert (sizes.values >= 0).all()
+    assert not torch.allclose(sizes.values, plain.values.abs())
 
 
 def test_rows_and_padding():

@@ -1,6 +1,6 @@
 """Attribution patching: what patching each value would do, by gradients instead of by a run each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..views.table import Table, plain
 from .edits import Edit
 from .effects import Effects
 from .errors import SiteError
-from .gradients import Gradients, gradients
+from .gradients import Gradients, gradients, layers_of
 from .metrics import Metric, check_metric
 from .names import select
 from .reading import all_sites
@@ -32,12 +32,15 @@ class AttributionOptions:
 
     `points` averages the gradient over the midpoints of k equal stretches from the base's value to the source's
     (integrated gradients, Sundararajan et al. 2017), all positions of the site moving together; 0 takes the base's.
-    `softmax` recomputes the pattern for queries and keys instead of following its slope (AtP*, Kramár et al. 2024).
+    `softmax` recomputes the pattern for queries and keys instead of following its slope, and `dropout` takes the mean
+    size of the scores with what one layer writes held, each layer in turn, so that effects that cancel are seen (both
+    AtP*, Kramár et al. 2024).
     `row` and `source_row` are the rows of the two traces; `normalised=False` leaves the scores in the metric's units.
     """
 
     points: int = 0
     softmax: bool = False
+    dropout: bool = False
     row: int = 0
     source_row: int = 0
     normalised: bool = True
@@ -47,6 +50,8 @@ class AttributionOptions:
             raise ValueError(f"points must be 0 (the gradient in the base run) or more, got {self.points}")
         if self.softmax and self.points:
             raise ValueError("softmax=True recomputes patterns from the base run: leave points out")
+        if self.dropout and self.points:
+            raise ValueError("dropout=True takes gradients in the base run: leave points out")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -90,7 +95,8 @@ def attribution(
     The score of a place is the sum of (a_source - a_base) . dm/da at the base, over m_source - m_base: with the
     corrupted text as base the denoising form, with the clean one the noising form. A place is `each` "position" of a
     site (usual), "head" or "neuron"; of a key, by its own position. `options` are fields of AttributionOptions:
-    points=, softmax=, row=, source_row=, normalised=. One pass back does for all sites, k of them a site with `points`.
+    points=, softmax=, dropout=, row=, source_row=, normalised=. One pass back does for all sites, k of them a site with
+    `points`, one for each layer with `dropout`, whose scores are sizes and have no sign.
     Raises ValueError for texts that do not align, or a metric that is the same in both runs.
     """
     check_metric(metric, base, source)
@@ -105,12 +111,9 @@ def attribution(
     ends = question.metric_of(one), question.metric_of(other)
     if chosen.normalised and ends[0] == ends[1]:
         raise ValueError(f"the {metric.name} is {ends[0]:g} in both runs: ask for normalised=False")
-    gradient = gradients(one, metric) if not chosen.points else None
-    raw = torch.full((len(found), len(columns)), torch.nan, dtype=torch.float64)
-    for row, site in zip(raw, found, strict=True):
-        scores = question.scores(site, gradient, chosen)
-        row[: len(scores)] = scores.cpu()
-    values = raw / (ends[1] - ends[0]) if chosen.normalised else raw
+    raw = question.grid(found, len(columns), chosen)
+    whole = abs(ends[1] - ends[0]) if chosen.dropout else ends[1] - ends[0]
+    values = raw / whole if chosen.normalised else raw
     note = f"base {ends[0]:.4f}, source {ends[1]:.4f}; estimates by {_how(chosen)}"
     title = f"attribution patching, {metric.name}"
     names = ("site", each, "score")
@@ -137,6 +140,27 @@ class _Question:
         """a_source - a_base at a site; 0 where both hide a score."""
         mine, theirs = self.base[name], self.source[name]
         return torch.where(mine == theirs, 0.0, theirs - mine)
+
+    def grid(self, sites: Sequence[Site], columns: int, options: AttributionOptions) -> Float[Tensor, "R C"]:
+        """The scores of all sites in the metric's units; NaN in columns that a site does not have."""
+        raw = torch.full((len(sites), columns), torch.nan, dtype=torch.float64)
+        for gradient in self.gradients(options):
+            for row, site in zip(raw, sites, strict=True):
+                scores = self.scores(site, gradient, options).cpu()
+                here = row[: len(scores)]
+                here.copy_(here.nan_to_num() + scores.abs() if options.dropout else scores)
+        return raw / (len(layers_of(self.base)) - 1) if options.dropout else raw
+
+    def gradients(self, options: AttributionOptions) -> Iterator[Gradients | None]:
+        """Those of the base run, once or with each layer dropped; none where they are taken on the way."""
+        if not options.dropout:
+            yield None if options.points else gradients(self.base, self.metric)
+            return
+        layers = layers_of(self.base)
+        if len(layers) < 2:
+            raise ValueError("dropout=True holds one layer after another: it needs two layers or more, got 1")
+        for layer in layers:
+            yield gradients(self.base, self.metric, dropped=layer)
 
     def scores(self, site: Site, gradient: Gradients | None, options: AttributionOptions) -> Float[Tensor, "C"]:
         """The score of each column at one site, in float64."""
@@ -182,7 +206,8 @@ def _options(given: dict[str, Any]) -> AttributionOptions:
 def _how(options: AttributionOptions) -> str:
     if options.points:
         return f"gradients at {options.points} points of the way"
-    return "the base's gradient" + (", patterns recomputed for queries and keys" if options.softmax else "")
+    how = "the base's gradient" + (", patterns recomputed for queries and keys" if options.softmax else "")
+    return how + (", mean size over the layers held in turn" if options.dropout else "")
 
 
 def _sides(run: Run) -> list[Run]:

@@ -77,12 +77,14 @@ class Gradients:
     `gradients["5.attention.pattern"]` has the shape of `trace["5.attention.pattern"]`: how the metric answers to that
     value with everything before it held, edits of the trace in force. `states` are those of the stream, kept; all
     others are computed when they are asked for. An encoder-decoder's gradients at its encoder's sites are among them.
+    With a `dropped` layer ("3", "encoder.3") nothing is carried through what that layer writes.
     """
 
     run: Run
     end: End
     states: tuple[Float[Tensor, "B T D"], ...]
     source: "Gradients | None" = None
+    dropped: str = ""
 
     def __getitem__(self, site: str) -> Tensor:
         """The gradient at one site. Raises SiteError, and WeightsChangedError if the weights are others now."""
@@ -151,7 +153,7 @@ class Gradients:
         else:
             steps = transformer.steps
             index = 1 + next(i for i, step in enumerate(steps) if group in _groups(step))
-            after = advance(steps[index - 1], self.run.states[index - 1].detach(), here)
+            after = advance(steps[index - 1], self.run.states[index - 1].detach(), here, self.dropped)
         after = here.look(state_sites(transformer)[index], after)
         assert leaf.value is not None, f"the pass never reached {name}"
         found = pulled(after, [leaf.value], self.states[index])[0]
@@ -170,10 +172,12 @@ class _Leaf:
         return self.value
 
 
-def gradients(run: Run, metric: Metric, row: int | None = None) -> Gradients:
+def gradients(run: Run, metric: Metric, row: int | None = None, dropped: str = "") -> Gradients:
     """The gradients of a metric of one row, or of its sum over all rows.
 
     Takes the time of one more pass and of its backward pass without any for the weights, and the memory of the states.
+    With a `dropped` layer, by its number with an encoder-decoder's side before it, what it writes is held as it is:
+    effects that go through it are left out (AtP*'s dropout, Kramár et al. 2024).
     """
     check_metric(metric, run)
     rows = range(run.ids.shape[0])
@@ -182,10 +186,16 @@ def gradients(run: Run, metric: Metric, row: int | None = None) -> Gradients:
         rows = rows[row:][:1]
     end = Measured(metric, tuple(rows))
     with torch.enable_grad(), run.precision.restored():
-        return backwards(run, end)
+        return backwards(run, end, dropped)
 
 
-def backwards(run: Run, end: End) -> Gradients:
+def layers_of(run: Run) -> list[str]:
+    """The layers that can be dropped, the encoder's among them."""
+    names = [name.removesuffix(".stream") for name in state_sites(run.transformer) if name.endswith(".stream")][:-1]
+    return names if run.source is None else [*layers_of(run.source), *names]
+
+
+def backwards(run: Run, end: End, dropped: str = "") -> Gradients:
     """The gradients at all states, from the last to the first, and at those of the encoder that is attended to."""
     last = leaf(run.states[-1])
     (gradient,) = pulled(end(run, last), [last])
@@ -196,7 +206,7 @@ def backwards(run: Run, end: End) -> Gradients:
         if here.memory is not None and step.parts[0].name.endswith(".cross"):
             inputs.append(leaf(here.memory.stream))
             now = replace(here, memory=Memory(inputs[1], here.memory.place))
-        after = now.look(after_site, advance(step, inputs[0], now))
+        after = now.look(after_site, advance(step, inputs[0], now, dropped))
         gradient, *others = pulled(after, inputs, gradient)
         found.append(gradient)
         for other in others:
@@ -204,8 +214,8 @@ def backwards(run: Run, end: End) -> Gradients:
     source = None
     if run.source is not None and attended is not None:
         with run.source.precision.restored():
-            source = backwards(run.source, Attended(attended))
-    return Gradients(run, end, tuple(reversed(found)), source)
+            source = backwards(run.source, Attended(attended), dropped)
+    return Gradients(run, end, tuple(reversed(found)), source, dropped)
 
 
 def whole_pass(run: Run) -> Pass:
@@ -213,10 +223,13 @@ def whole_pass(run: Run) -> Pass:
     return replace(run.present(), looks=dict(run.plan.looks()) or None)
 
 
-def advance(step: Step, x: Float[Tensor, "B T D"], here: Pass) -> Float[Tensor, "B T D"]:
-    """From one state to the next, by one step."""
+def advance(step: Step, x: Float[Tensor, "B T D"], here: Pass, dropped: str = "") -> Float[Tensor, "B T D"]:
+    """From one state to the next, by one step; what a dropped layer writes is not differentiated."""
     source = step.source(x, here)
-    return step.close(x, [part(source, here) for part in step.parts], here)
+    updates = [part(source, here) for part in step.parts]
+    if dropped and step.state.startswith(f"{dropped}."):
+        updates = [update.detach() for update in updates]
+    return step.close(x, updates, here)
 
 
 def leaf(value: Tensor) -> Tensor:
