@@ -7,12 +7,24 @@ from urllib.parse import quote, urlencode
 
 from ...views.packed import Packed
 from ..run import Run
+from .ffn import ffn
 from .next_tokens import next_tokens
+from .norm import norm, norms
+from .passing import pass_stages
+from .tiles import site_tile, values_at
 
 Shown = dict[str, Any] | Packed
 Resource = Callable[..., Shown]
 
-RESOURCES: dict[str, Resource] = {"next": next_tokens}
+RESOURCES: dict[str, Resource] = {
+    "stages": pass_stages,
+    "values": values_at,
+    "site": site_tile,
+    "next": next_tokens,
+    "norms": norms,
+    "norm": norm,
+    "ffn": ffn,
+}
 
 
 def address(resource: str, /, **parameters: object) -> str:
