@@ -24,6 +24,7 @@ OPTIONS = {
     "edit": "--edits --zero --head --neuron --position --prompt --save --top --max-new-tokens --json",
     "params": "--json",
     "sites": "--length --layers --json",
+    "explore": "--port --host --no-browser --json",
     "lesson": "--text --numbers --save --json",
     "convert": "--layout --type --replace --json",
     "tokenize": "--tokenizer --vocab-size --control --field --suffix --dataset --split --jobs --json",

@@ -19,6 +19,7 @@ COMMANDS = {
     "edit": "Say what edits change, and save a model that keeps them.",
     "params": "Count the parameters, line by line.",
     "sites": "List every value that can be read.",
+    "explore": "Look into a model in a browser.",
     "lesson": "Compute one claim of the lessons, and draw it.",
     "convert": "Write a model's weights in another form.",
     "tokenize": "Turn text into a file of tokens.",

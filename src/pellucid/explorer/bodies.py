@@ -14,6 +14,7 @@ def mended(text: object) -> object:
 
 Text = Annotated[str, BeforeValidator(mended)]
 Id = Annotated[int, Field(ge=0, lt=2**31)]
+Temperature = Annotated[float, Field(ge=0, le=1000)]
 
 
 class Body(BaseModel):
@@ -41,7 +42,7 @@ class Prompt(Body):
 class Drawing(Body):
     """How a token is drawn. Without a seed another one each time."""
 
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
@@ -52,7 +53,7 @@ class Continuing(Prompt):
     """A prompt to be continued, and how tokens are chosen."""
 
     max_new_tokens: int | None = Field(None, description="By default as many as there is room for, at most 32.")
-    temperature: float = 0.0
+    temperature: Temperature = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0

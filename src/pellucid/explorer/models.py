@@ -88,10 +88,7 @@ class Models:
         try:
             if job is not None:
                 job.tell("progress", {"stage": "load", "done": 0, "total": 1})
-            model = self._load(name)
-            if job is not None:
-                job.check()
-            return self._add(model)
+            return self._add(self._load(name))
         except OSError as error:
             raise RefusedError(400, "invalid", f"{name} could not be read: {error}") from error
         finally:

@@ -60,13 +60,13 @@ class ResourceRoutes:
         return ask
 
 
-def parameters_of(function: Resource) -> dict[str, inspect.Parameter]:
-    """The parameters of a resource in their types as addresses can hold them, without the first, which is the run.
+def parameters_of(function: Resource, given: int = 1) -> dict[str, inspect.Parameter]:
+    """The parameters of a resource in their types as addresses can hold them, without the first, which are given.
 
     Raises TypeError for one that is no plain number, word or choice.
     """
     hints, found = get_type_hints(function), {}
-    for name, parameter in [*inspect.signature(function).parameters.items()][1:]:
+    for name, parameter in [*inspect.signature(function).parameters.items()][given:]:
         if hints[name] not in _TYPES:
             raise TypeError(f"{function.__name__} takes {name}: {hints[name]}, which no address can hold")
         kind = inspect.Parameter.KEYWORD_ONLY
@@ -74,18 +74,18 @@ def parameters_of(function: Resource) -> dict[str, inspect.Parameter]:
     return found
 
 
-def signature_of(function: Resource) -> inspect.Signature:
-    """The signature of a resource's route."""
+def signature_of(function: Resource, what: str = "trace", given: int = 1) -> inspect.Signature:
+    """The signature of a route: what is asked, and what the function takes beside what it is given of that."""
     own = [
         inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request),
-        inspect.Parameter("trace", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, Path()]),
+        inspect.Parameter(what, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, Path()]),
     ]
-    return inspect.Signature([*own, *parameters_of(function).values()], return_annotation=Response)
+    return inspect.Signature([*own, *parameters_of(function, given).values()], return_annotation=Response)
 
 
-def parsed(name: str, function: Resource, given: Mapping[str, str]) -> dict[str, Any]:
+def parsed(name: str, function: Resource, given: Mapping[str, str], skipped: int = 1) -> dict[str, Any]:
     """Parameters out of an address, as a route has them. Raises RefusedError."""
-    known = parameters_of(function)
+    known = parameters_of(function, skipped)
     check_names(name, known, given)
     needed = [key for key, parameter in known.items() if parameter.default is inspect.Parameter.empty]
     if missing := [key for key in needed if key not in given]:

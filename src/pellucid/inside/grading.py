@@ -1,6 +1,6 @@
 """Making the report card: the texts every head is scored on, and what is scored on each."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -38,6 +38,7 @@ from .report_card import Measure, ReportCard, kinds_of
 from .trace import Trace, trace
 
 LENGTH = 25  # random tokens in a sequence that is repeated, as in Olsson et al. 2022
+Progress = Callable[[int, int], object]  # told how many of how many parts of the card are made
 POSITIONAL = ("previous token", "next token", "first token")
 
 
@@ -48,6 +49,7 @@ def report_card(
     start: int | None = None,
     sequences: int = 4,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> ReportCard:
     """Score every head of a model, on a short prose and on random tokens, repeated and not, against chance.
 
@@ -55,7 +57,8 @@ def report_card(
     without a tokenizer. `sequences` rows of 25 random tokens are repeated twice, half as many four times; as many
     tokens without repetition make the control. Without a tokenizer, prose and labelled sentences are left out. An
     encoder-decoder's card is its decoder's, its encoder reading the same texts; `transformer.encoder` has a card of its
-    own. Raises ValueError where vocabulary or context are too small for anything to be repeated.
+    own. `progress` is told of each part that is made. Raises ValueError where vocabulary or context are too small for
+    anything to be repeated.
     """
     start = _start(tokenizer) if start is None else start
     config = transformer.config
@@ -65,12 +68,17 @@ def report_card(
     if length < 2:
         raise ValueError(f"nothing can be repeated with {len(pool)} tokens in {config.context_length} positions")
     rows = random_rows(pool, 2 * length, sequences, seed)
-    measures = [*_random(transformer, rows, start, named=tokenizer is None)]
+    parts = [_random(transformer, rows, start, named=tokenizer is None)]
     if tokenizer is not None:
-        measures += _prose(transformer, tokenizer, start, limit)
-        measures += [_relation(transformer, tokenizer, name, start) for name in (*SYNTACTIC, *COREFERENCE)]
+        parts.append(_prose(transformer, tokenizer, start, limit))
+        parts += [_relation(transformer, tokenizer, name, start) for name in (*SYNTACTIC, *COREFERENCE)]
     if _has_plain_logits(transformer):
-        measures.append(Measure(copying_eigenvalues(transformer, centred=True, seed=seed), "weights"))
+        parts.append(_weights(transformer, seed))
+    measures: list[Measure] = []
+    for made, part in enumerate(parts, 1):
+        measures += part
+        if progress is not None:
+            progress(made, len(parts))
     before = "no token before them" if start is None else f"token {start} before each text"
     note = f"{sequences} rows of {length} random tokens, {before}, seed {seed}"
     return ReportCard(tuple(measures), kinds_of(measures), note)
@@ -117,7 +125,7 @@ def _general(found: Trace, targets: list[Target], text: str, named: bool) -> Ite
         yield Measure(score, text)
 
 
-def _relation(transformer: Transformer, tokenizer: Tokenizer, relation: str, start: int | None) -> Measure:
+def _relation(transformer: Transformer, tokenizer: Tokenizer, relation: str, start: int | None) -> Iterator[Measure]:
     """Mean attention to labelled words, minus what the best fixed offset reaches on the same sentences."""
     ids, mask, keys = tokens_of(tokenizer, labelled(relation), start)
     baseline = fixed_offset(keys, mask)
@@ -125,7 +133,12 @@ def _relation(transformer: Transformer, tokenizer: Tokenizer, relation: str, sta
     formula = f"mean attention from word to labelled word, minus {baseline:.3f} of the best fixed offset"
     score = measure(found, [Target(relation, formula, keys.to(found.ids.device))])[0]
     score = replace(score, score=score.score - baseline, null=score.null - baseline)
-    return Measure(score, "sentences", relation, 1 - baseline)
+    yield Measure(score, "sentences", relation, 1 - baseline)
+
+
+def _weights(transformer: Transformer, seed: int) -> Iterator[Measure]:
+    """What the weights say without a text."""
+    yield Measure(copying_eigenvalues(transformer, centred=True, seed=seed), "weights")
 
 
 def _positional(found: Trace) -> list[Target]:
