@@ -57,7 +57,7 @@ def test_a_corpus_gives_the_strongest_texts_and_is_kept(ask, call, tiny, text, t
         (("9.1",), "layers 0..2, got 9"),
         (("0.40",), "neurons 0..39, got 40"),
         (("--token", "no such token"), "one token"),
-        (("--corpus", "absent.txt"), "no such file"),
+        (("--corpus", "absent.txt"), "absent.txt: no such file"),
         (("--folder", "absent"), "no such file"),
         (("1.1", "--k", "0"), "at least 1"),
     ],
@@ -74,3 +74,19 @@ def test_bytes_that_are_no_text_are_one_line(call, tiny, tmp_path):
     code, _, err = call("neurons", tiny, "--corpus", path)
     assert code == 2
     assert "expected text in UTF-8" in err
+
+
+def test_documents_of_json_lines_and_folders_are_read_apart(ask, tiny, tmp_path):
+    texts = ["the cat sat on the mat", "The capital of France is Paris.\n"]
+    lines, folder = tmp_path / "texts.jsonl", tmp_path / "texts"
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    folder.mkdir()
+    for number, text in enumerate(texts):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    model = load(tiny)
+    values = [trace(model.transformer, torch.tensor([model.encode(text, bos=False)])) for text in texts]
+    best = max(float(found["1.ffn.neurons"][0, 1:, 3].max()) for found in values)
+    for corpus in (lines, folder):
+        found = ask("neurons", tiny, "1.3", "--corpus", corpus, "--k", 1)
+        assert found["scan"]["rows"] == 2
+        assert found["texts"]["rows"][0][0] == pytest.approx(best, rel=1e-4)

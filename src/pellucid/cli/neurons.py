@@ -1,6 +1,6 @@
 """`pellucid neurons`: what single neurons write, and the texts that they are strongest on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +29,12 @@ def neurons(
     ] = None,
     corpus: Annotated[
         list[Path] | None,
-        typer.Option("--corpus", metavar="FILE", help="A text to read; may be repeated.", show_default=False),
+        typer.Option(
+            "--corpus",
+            metavar="TEXT",
+            help="A text file, a folder or .jsonl file; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -115,22 +120,32 @@ def _seen(model: "Model", corpus: list[Path] | None, folder: Path | None, k: int
 
 
 def _rows(model: "Model", path: Path) -> Iterator[list[int]]:
-    """A file's tokens in rows, with nothing added to them. Raises ValueError for what is no text."""
-    length, ids = min(ROW, model.config.context_length), list[int]()
+    """A file's tokens in rows, document by document, with nothing added. Raises ValueError for what is no text."""
+    length = min(ROW, model.config.context_length)
     assert model.tokenizer is not None, "opened with its words"
-    for text in _pieces(path):
-        ids += model.tokenizer.encode(text, bos=False)
-        whole = len(ids) // length * length
-        yield from (ids[at : at + length] for at in range(0, whole, length))
-        ids = ids[whole:]
-    if ids:
-        yield ids
+    for pieces in _documents(path):
+        ids = list[int]()
+        for text in pieces:
+            ids += model.tokenizer.encode(text, bos=False)
+            whole = len(ids) // length * length
+            yield from (ids[at : at + length] for at in range(0, whole, length))
+            ids = ids[whole:]
+        if ids:
+            yield ids
+
+
+def _documents(path: Path) -> Iterator[Iterable[str]]:
+    """A text file is one document, read some of it at a time; else as training reads files and folders."""
+    if path.is_file() and path.suffix != ".jsonl":
+        yield _pieces(path)
+        return
+    from ..training.documents import corpus_of
+
+    yield from ([document.text] for document in corpus_of([path]).read())
 
 
 def _pieces(path: Path) -> Iterator[str]:
     """A file's text, cut between lines, some of it at a time."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file: --corpus takes text files")
     lines, size = list[str](), 0
     try:
         with path.open(encoding="utf-8") as file:
