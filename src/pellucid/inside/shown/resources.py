@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 
 from ...views.packed import Packed
 from ..run import Run
+from .attention import attention
 from .ffn import ffn
 from .next_tokens import next_tokens
 from .norm import norm, norms
@@ -21,6 +22,7 @@ RESOURCES: dict[str, Resource] = {
     "values": values_at,
     "site": site_tile,
     "next": next_tokens,
+    "attention": attention,
     "norms": norms,
     "norm": norm,
     "ffn": ffn,
