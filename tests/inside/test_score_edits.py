@@ -69,7 +69,7 @@ def test_a_score_set_at_one_key_is_what_the_formula_says_in_every_form(config, d
 def test_several_keys_take_one_number_each_and_hidden_keys_stay_hidden():
     base = traced(tiny_gpt2(), random_ids(1, TOKENS))
     site = "1.attention.scores"
-    found = base.edit(edit.set_to(site, torch.tensor([2.0, -1.0, 9.0]), head=3, position=4, key=[3, 0, 5]))
+    found = base.edit(edit.set_to(site, [2.0, -1.0, 9.0], head=3, position=4, key=[3, 0, 5]))
     row = base[site][0, 3, 4].clone()
     row[[3, 0]] = torch.tensor([2.0, -1.0], dtype=torch.float64)
     assert torch.equal(found[site][0, 3, 4], row)

@@ -96,15 +96,15 @@ def zero(site: str, **where: Choice) -> Edit:
     return Edit("zero", site, **narrowed(where))
 
 
-def set_to(site: str, value: Float[Tensor, "..."] | float, **where: Choice) -> Edit:
+def set_to(site: str, value: Float[Tensor, "..."] | float | Sequence[float], **where: Choice) -> Edit:
     """Set to a value: a number, or a tensor of the site's axes without batch and position, as far as chosen.
 
-    Of scores or a pattern a number, or one for each key=: `set_to("3.attention.scores", 2.0, head=5, key=1)`.
+    Of scores or a pattern a number, or one for each key=: `set_to("3.attention.scores", [2.0, 0.5], key=[1, 4])`.
     """
     return Edit("set", site, value=_numbers(site, value), **narrowed(where))
 
 
-def add(site: str, value: Float[Tensor, "..."] | float, **where: Choice) -> Edit:
+def add(site: str, value: Float[Tensor, "..."] | float | Sequence[float], **where: Choice) -> Edit:
     """Add a value, as in `set_to`: a steering vector on a stream, for one."""
     return Edit("add", site, value=_numbers(site, value), **narrowed(where))
 

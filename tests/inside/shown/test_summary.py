@@ -125,7 +125,7 @@ values = st.one_of(
     numbers, st.lists(numbers, min_size=1, max_size=3).map(lambda row: torch.tensor(row, dtype=torch.float64)),
     st.lists(numbers, min_size=2, max_size=2).map(lambda row: torch.tensor([row, row])), st.just(float("inf")),
 )  # fmt: skip
-where = st.fixed_dictionaries({}, optional={"head": few, "kv_head": few, "neuron": few, "position": few})
+where = st.fixed_dictionaries({}, optional={"head": few, "kv_head": few, "neuron": few, "position": few, "key": few})
 
 
 @st.composite
@@ -142,7 +142,7 @@ def edits(draw) -> Edit:
     if kind == "noise":
         return pl.noise(site, draw(st.floats(0, 5)), draw(st.integers(0, 9)), **places)
     if kind == "knockout":
-        return pl.knockout("2.attention.scores", draw(few), **places)
+        return pl.knockout("2.attention.scores", **places)
     return pl.zero(site, **places)
 
 
@@ -177,6 +177,7 @@ def test_edits_with_values_of_another_run_too(data):
         (pl.scale("3.ffn.up", 8, neuron=[0, 2], position=4), "scale 3.ffn.up by 8, neurons 0, 2, position 4"),
         (pl.add("2.stream", torch.ones(32), position=[1, 2, 3]), "add to 2.stream: 32 numbers, positions 1-3"),
         (pl.set("2.stream", 0.5), "set 2.stream to 0.5"),
+        (pl.set("1.attention.scores", 2.5, head=3, key=4), "set 1.attention.scores to 2.5, head 3, key 4"),
         (pl.knockout("1.attention.scores", key=0), "hide keys in 1.attention.scores, key 0"),
         (pl.noise("embed.token", 0.3, 2), "noise on embed.token, std 0.3, seed 2"),
         (pl.zero("1.ffn.up", neuron=[9, 1, 4, 6, 2, 8, 3]), "zero 1.ffn.up, neurons 9, 1, 4, 6, 2, 8 and 1 more"),

@@ -9,14 +9,14 @@ import torch
 
 from ..edits import Edit
 
-_WHERE = {"heads": "head", "kv_heads": "kv_head", "neurons": "neuron", "positions": "position"}
+_WHERE = {"heads": "head", "kv_heads": "kv_head", "neurons": "neuron", "positions": "position", "keys": "key"}
 _MADE_WITH = {  # the fields that each function of an edit can say, beside those of _WHERE
     "zero": (),
     "set": ("value",),
     "add": ("value",),
     "scale": ("factor",),
     "noise": ("factor", "seed"),
-    "knockout": ("keys",),
+    "knockout": (),
 }
 _VERBS = {"add": "add to", "noise": "noise on", "knockout": "hide keys in"}  # kinds whose name is no verb
 _PLACES = {"heads": "head", "kv_heads": "key-value head", "neurons": "neuron", "positions": "position", "keys": "key"}
@@ -47,8 +47,6 @@ def edit_as_python(edit: Edit) -> str:
         said.append(_literal(edit.factor))
     if "seed" in known and edit.seed:
         said.append(f"seed={edit.seed}")
-    if edit.keys is not None:
-        said.append(f"key={_choice(edit.keys)}")
     said += [f"{name}={_choice(data[field])}" for field, name in _WHERE.items() if field in data]
     return f"pl.{edit.kind}({', '.join(said)})"
 
