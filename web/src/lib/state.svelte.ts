@@ -5,6 +5,7 @@ import { getContext, setContext } from "svelte";
 
 import { address, type Parameters } from "./address";
 import { fromLink, toLink, type Link } from "./link";
+import type { Sampling } from "./passing";
 import { Saved, Server, type SavedFile, type Source } from "./source";
 import type { Edit, ModelInfo, Progress, SaidEdit, Status, TraceInfo } from "./types";
 
@@ -50,6 +51,7 @@ export class Explorer {
   view = $state<ViewName>("glance");
   chosen = $state<Chosen>({ ...START });
   hover = $state<Hover>({ ...NOWHERE });
+  sampling = $state<Sampling>({ temperature: 1, top_k: 0, top_p: 1, min_p: 0, seed: 1 });
   busy = $state.raw<Progress | null>(null);
   error = $state("");
   private ids: number[] | null = null; // what is run instead of the text, once tokens were appended to it
@@ -116,13 +118,14 @@ export class Explorer {
     await this.again();
   }
 
-  // Run the same tokens and one more, as after a token was drawn.
-  async append(id: number, text: string): Promise<void> {
-    if (!this.trace) return;
-    this.ids = [...this.trace.ids, id];
-    this.text += text;
-    this.chosen.position = this.ids.length - 1;
-    await this.again();
+  // Run the same tokens and further ones, as after these were drawn.
+  async append(more: number[]): Promise<void> {
+    if (this.trace) await this.exactly([...this.trace.ids, ...more]);
+  }
+
+  // Run the same tokens with another one at a position, as where a mask is filled.
+  async replace(position: number, id: number): Promise<void> {
+    if (this.trace) await this.exactly(this.trace.ids.map((one, at) => (at === position ? id : one)));
   }
 
   // A run of the same tokens with other edits, which nothing on the page follows.
@@ -220,6 +223,15 @@ export class Explorer {
 
   private async again(): Promise<void> {
     await this.guarded((signal) => this.traced(signal));
+  }
+
+  // Ids instead of the text; where they cannot be run, what was run before stays.
+  private async exactly(ids: number[]): Promise<void> {
+    const before = this.ids;
+    this.ids = ids;
+    await this.again();
+    if (this.trace?.ids.join() === ids.join()) this.text = this.trace.text;
+    else this.ids = before;
   }
 
   private async traced(signal: AbortSignal): Promise<void> {
