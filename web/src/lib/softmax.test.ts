@@ -56,15 +56,15 @@ describe("without", () => {
   const set = (keys: number[] | undefined, value: unknown, heads = [2], site = "3.attention.scores") => ({
     kind: "set" as const, site, heads, positions: [5], ...(keys ? { keys } : {}), value,
   }); // prettier-ignore
+  const others = [set([1], [7], [1]), set([1], [7], [2], "4.attention.scores"), set([3], [7])];
   it("takes away the scores that are set anew, and leaves all else", () => {
-    const others = [set([1], [7], [1]), set([1], [7], [2], "4.attention.scores"), set([3], [7])];
     expect(without([set([1, 4], [7, 8]), ...others], [set([1], [0])])).toEqual([set([4], [8]), ...others]);
     expect(without([set([1], 7), { ...set([1], 7), kind: "zero" }], [set([1], [0])])).toEqual([]);
+    expect(without(others, [{ kind: "scale", site: "3.attention.scores", factor: 2 }])).toEqual(others);
   });
   it("leaves edits of more than one query of one head", () => {
     const wide = [set(undefined, 7), set([1], [7], [2, 3])];
     expect(without(wide, [set([1], [0])])).toEqual(wide);
-    expect(without(others, [{ kind: "scale", site: "3.attention.scores", factor: 2 }])).toEqual(others);
   });
 });
 
