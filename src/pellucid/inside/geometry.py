@@ -79,46 +79,48 @@ def trajectory(trace: Run, row: int = 0, k: int = 2, first: int = 0, last: int |
     those after `last`. Raises ValueError where no token is left, or where there are fewer states or dimensions than
     axes.
     """
-    known = range(len(trace.columns(row)))
-    stop = len(known) if last is None else last + 1
-    if first not in known or not first < stop <= len(known):
-        to = "" if last is None else f" and last={last}"
-        raise ValueError(f"row {row} has positions 0..{len(known) - 1}, got first={first}{to}")
-    states = _states(trace, row)[:, first:stop]
+    states = _states(trace, row, first, last)
     flat = states.flatten(0, 1)
     if not 1 <= k <= min(flat.shape):
         raise ValueError(f"k must lie in 1..{min(flat.shape)}, got {k}")
     centred = flat - flat.mean(0)
-    _, sizes, axes = torch.linalg.svd(centred, full_matrices=False)
+    _, sizes, axes = torch.linalg.svd(torch.linalg.qr(centred, mode="r").R, full_matrices=False)
     largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
     axes = (axes * largest.sign())[:k]
     total = sizes.square().sum().clamp(min=torch.finfo(sizes.dtype).tiny)
     points = (centred @ axes.T).unflatten(0, states.shape[:2])
-    tokens = tuple(f"{position} {token}" for position, token in enumerate(trace.tokens(row)))[first:stop]
-    return Path(tuple(_names(trace)), tokens, points, axes, sizes[:k].square() / total)
+    return Path(tuple(_names(trace)), _labels(trace, row, first, last), points, axes, sizes[:k].square() / total)
 
 
 @torch.no_grad()
-def step_lengths(trace: Run, row: int = 0, relative: bool = False) -> Effects:
-    """|x_{n+1} - x_n|, how far each step takes each token; `relative` to |x_n|, where the step starts."""
-    states = _states(trace, row)
+def step_lengths(trace: Run, row: int = 0, relative: bool = False, first: int = 0, last: int | None = None) -> Effects:
+    """|x_{n+1} - x_n|, how far each step takes each token; `relative` to |x_n|, where the step starts.
+
+    Tokens before `first` and after `last` are left out.
+    """
+    states = _states(trace, row, first, last)
     lengths = states.diff(dim=0).norm(dim=-1)
     if relative:
         lengths = lengths / states[:-1].norm(dim=-1)
     title = "step lengths" + (", relative to the state before" if relative else "")
-    return _grid(title, _names(trace)[1:], trace, row, lengths, ("state reached", "position", "length"))
+    tokens, names = _labels(trace, row, first, last), ("state reached", "position", "length")
+    return Effects(title, tuple(_names(trace)[1:]), tokens, lengths, names=names)
 
 
 @torch.no_grad()
-def angles(trace: Run, row: int = 0) -> Effects:
-    """The angle in degrees between each step and the one before: 0 goes straight on, 90 turns aside, 180 goes back."""
-    steps = _states(trace, row).diff(dim=0)
+def angles(trace: Run, row: int = 0, first: int = 0, last: int | None = None) -> Effects:
+    """The angle in degrees between each step and the one before: 0 goes straight on, 90 turns aside, 180 goes back.
+
+    Tokens before `first` and after `last` are left out.
+    """
+    steps = _states(trace, row, first, last).diff(dim=0)
     if len(steps) < 2:
         raise ValueError("an angle needs two steps, and this model has one")
     cosine = torch.nn.functional.cosine_similarity(steps[1:], steps[:-1], dim=-1)
     degrees = cosine.clamp(-1, 1).acos().rad2deg()
     names = ("state reached", "position", "degrees")
-    return _grid("angle to the step before", _names(trace)[2:], trace, row, degrees, names)
+    tokens = _labels(trace, row, first, last)
+    return Effects("angle to the step before", tuple(_names(trace)[2:]), tokens, degrees, names=names)
 
 
 @torch.no_grad()
@@ -174,8 +176,14 @@ def _writes(trace: Run, row: int) -> tuple[tuple[str, ...], Float[Tensor, "W P D
     return (f"{trace.transformer.prefix}embed", *parts), torch.stack([first, *updates])
 
 
-def _states(trace: Run, row: int) -> Float[Tensor, "N P D"]:
-    return torch.stack([state[row, trace.columns(row)].cpu().double() for state in trace.states])
+def _states(trace: Run, row: int, first: int = 0, last: int | None = None) -> Float[Tensor, "N P D"]:
+    """The states of the row's tokens from `first` to `last`. Raises ValueError where no token is left."""
+    known = trace.columns(row)
+    stop = len(known) if last is None else last + 1
+    if not 0 <= first < stop <= len(known):
+        to = "" if last is None else f" and last={last}"
+        raise ValueError(f"row {row} has positions 0..{len(known) - 1}, got first={first}{to}")
+    return torch.stack([state[row, known[first:stop]].cpu().double() for state in trace.states])
 
 
 def _names(trace: Run) -> list[str]:
@@ -185,5 +193,9 @@ def _names(trace: Run) -> list[str]:
 def _grid(
     title: str, rows: list[str] | tuple[str, ...], trace: Run, row: int, values: Tensor, names: tuple[str, str, str]
 ) -> Effects:
+    return Effects(title, tuple(rows), _labels(trace, row), values, names=names)
+
+
+def _labels(trace: Run, row: int, first: int = 0, last: int | None = None) -> tuple[str, ...]:
     labels = tuple(f"{position} {token}" for position, token in enumerate(trace.tokens(row)))
-    return Effects(title, tuple(rows), labels, values, names=names)
+    return labels[first : None if last is None else last + 1]

@@ -32,7 +32,8 @@ def test_a_model_is_summed_up(config):
     assert found["family"] == family
     assert found["fills"] == (config.masks == (Bidirectional(),))
     assert len(found["masks"]) == len(found["attention_scale"]) == config.n_layers
-    assert found["attention_scale"] == [float(block.attention.scale) for block in model.blocks]
+    scales = [part.scale for step in model.steps for part in step.parts if part.name.endswith(".attention")]
+    assert found["attention_scale"] == scales
     assert [row[0] for row in found["sites"]["rows"]] == [site.name for site in all_sites(model)]
 
 
@@ -177,6 +178,7 @@ def test_edits_with_values_of_another_run_too(data):
         (pl.scale("3.ffn.up", 8, neuron=[0, 2], position=4), "scale 3.ffn.up by 8, neurons 0, 2, position 4"),
         (pl.add("2.stream", torch.ones(32), position=[1, 2, 3]), "add to 2.stream: 32 numbers, positions 1-3"),
         (pl.set("2.stream", 0.5), "set 2.stream to 0.5"),
+        (pl.add("1.attention.scores", [2.0, 0.5], key=[1, 4]), "add to 1.attention.scores: 2 numbers, keys 1, 4"),
         (pl.set("1.attention.scores", 2.5, head=3, key=4), "set 1.attention.scores to 2.5, head 3, key 4"),
         (pl.knockout("1.attention.scores", key=0), "hide keys in 1.attention.scores, key 0"),
         (pl.noise("embed.token", 0.3, 2), "noise on embed.token, std 0.3, seed 2"),

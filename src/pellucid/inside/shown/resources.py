@@ -12,6 +12,8 @@ from .ffn import ffn
 from .next_tokens import next_tokens
 from .norm import norm, norms
 from .passing import pass_stages
+from .state import cell, ledger, lens, path
+from .stream import depths, stream
 from .tiles import site_tile, values_at
 
 Shown = dict[str, Any] | Packed
@@ -22,6 +24,12 @@ RESOURCES: dict[str, Resource] = {
     "values": values_at,
     "site": site_tile,
     "next": next_tokens,
+    "stream": stream,
+    "depths": depths,
+    "cell": cell,
+    "lens": lens,
+    "ledger": ledger,
+    "path": path,
     "attention": attention,
     "norms": norms,
     "norm": norm,
