@@ -65,7 +65,7 @@ def bytes_of(transformer: Transformer, ids: Sequence[int], source: Sequence[int]
 
 def said(edits: Sequence[Edit]) -> list[dict[str, Any]]:
     """Edits as plain data, the same for equal ones."""
-    return [edit.to_json() for edit in edits]
+    return [{**edit.to_json(), "factor": float(edit.factor)} for edit in edits]
 
 
 def _ids(text: str, words: Prompting, model: Model) -> list[int]:

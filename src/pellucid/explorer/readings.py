@@ -6,11 +6,12 @@ from typing import Any
 
 from ..front import Model
 from ..inside.report_card import ReportCard
+from ..inside.shown.head_reading import head_reading
 from ..inside.shown.neuron_reading import neuron_reading
 from .models import Held
 from .worker import Job
 
-READINGS: dict[str, Callable[..., dict[str, Any]]] = {"neuron": neuron_reading}
+READINGS: dict[str, Callable[..., dict[str, Any]]] = {"head": head_reading, "neuron": neuron_reading}
 
 
 def read_weights(model: Model, reading: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
