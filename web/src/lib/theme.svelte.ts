@@ -35,12 +35,20 @@ class Theme {
 
   // A colour of the page as [red, green, blue]; asking makes whatever draws with it follow the theme.
   colour(name: string): [number, number, number] {
-    const text = COLOURS[this.dark ? "dark" : "light"](name);
+    const text = written(COLOURS[this.dark ? "dark" : "light"](name));
     return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16)) as [number, number, number];
   }
 }
 
-// The variables stand in the style sheet as #rrggbb; the attribute is set before they are read.
+// A colour as #rrggbb, in whatever way the style sheet has it: what compiles it writes #fff for #ffffff.
+function written(colour: string): string {
+  const pen = document.createElement("canvas").getContext("2d");
+  if (!pen) return colour;
+  pen.fillStyle = colour;
+  return String(pen.fillStyle);
+}
+
+// The attribute is set before the variables are read.
 const read = (mode: "light" | "dark") => (name: string) => {
   document.documentElement.dataset["theme"] = mode;
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
