@@ -44,7 +44,7 @@ def test_the_numbers_are_the_sites(config, data):
     for array, site in sites.items():
         values, error = arrays[array]
         expected = run[f"{name}.{site}"][0, position].numpy()
-        assert np.abs(values.astype(np.float64) - expected).max() <= error <= 1e-3 * np.abs(expected).max() + 1e-7
+        assert np.abs(values.astype(np.float64) - expected).max() <= error <= 1e-7 * np.abs(expected).max()
     neurons = run[f"{name}.neurons"][0]
     here = neurons[position]
     norms = [write_norm(run.transformer, layer, neuron) for neuron in range(config.d_ff)]
@@ -149,15 +149,6 @@ def test_a_neuron_that_is_switched_off_is_zero_and_last():
     assert row["up"] > 0
     assert meta["edited"] == ["1.ffn.neurons"]
     assert meta["counts"]["zero"] == int((edited["1.ffn.neurons"][0, -1] == 0).sum()) > 1
-
-
-def test_numbers_too_large_for_sixteen_bits_keep_all_of_theirs():
-    model = tiny_gpt2()
-    model.blocks[1].ffn.up.bias[3] = 2e5
-    packed = ffn(traced(model, random_ids(1, 4)), 1)
-    kinds = {array.name: array.kind for array in packed.arrays}
-    assert kinds == {"up": "float32", "neurons": "float32", "at": "float32", "curve": "float32"}
-    assert packed.meta["strongest"][0]["neuron"] == 3
 
 
 def test_a_model_without_logits_has_neurons_without_words():

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -21,7 +20,6 @@ from ..reading import chain
 from ..run import Run
 
 MOST, WORDS, SAMPLES, LEAST = 100, 4, 241, 4.0
-_FLOAT16_MAX = 65504.0
 
 
 def ffn(run: Run, layer: int, position: int = -1, k: int = 8, token: int = -1) -> Packed:
@@ -96,7 +94,7 @@ def _shown(spot: Spot, part: FeedForward, k: int, token: int | None) -> Packed:
         "edited": sorted(name for name in point.edited if name.startswith(f"{part.name}.")),
     }
     shown = {"up": here.up, "neurons": here.values, **({} if gate is None else {"gate": gate})}
-    arrays = [_narrow(name, value) for name, value in shown.items()]
+    arrays = [pack(name, value.detach().double().cpu().numpy(), "float32") for name, value in shown.items()]
     return Packed(meta, (*arrays, *curve))
 
 
@@ -173,11 +171,6 @@ def _curve(part: FeedForward, before: Float[Tensor, "F"]) -> tuple[Array, Array]
     low, high = (float(end) for end in before.double().aminmax())
     at = torch.linspace(min(low, -LEAST), max(high, LEAST), SAMPLES, dtype=torch.float64)
     return pack("at", at.numpy(), "float32"), pack("curve", activate(part.activation, at).numpy(), "float32")
-
-
-def _narrow(name: str, value: Float[Tensor, "F"]) -> Array:
-    numbers = value.detach().double().cpu().numpy()
-    return pack(name, numbers, "float16" if np.abs(numbers).max(initial=0.0) <= _FLOAT16_MAX else "float32")
 
 
 def _behind(run: Run, layer: int) -> list[str]:
