@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings
+from torch import Tensor
 
 from pellucid.inside import composition as composing
 from pellucid.inside.circuits import full_ov, full_qk, ov, qk
@@ -125,6 +126,39 @@ def test_the_largest_entries_are_found_part_by_part(monkeypatch, cells):
     top = found.top(11)
     assert [entry[:2] for entry in top] == expected
     assert [entry[2] for entry in top] == pytest.approx(best.values[:11].tolist(), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["long and short rows", "all below 0", "one row", "rank above the size"])
+def test_the_largest_entries_are_found_where_lengths_leave_room(monkeypatch, kind):
+    """Against the whole matrix, and without looking at all of it where most rows are short."""
+    monkeypatch.setattr("pellucid.inside.factored._CELLS", 60)
+    found = factors(40, 3, 30)
+    match kind:
+        case "long and short rows":
+            found = Factored(found.left * torch.logspace(0, -6, 40).double()[:, None], found.right)
+        case "all below 0":
+            found = Factored(found.left.abs(), -found.right.abs() - 1)
+        case "one row":
+            found = Factored(found.left[:1], found.right)
+        case _:
+            found = factors(4, 9, 30)
+    best = dense(found).flatten().sort(descending=True)
+    top = found.top(12)
+    assert [30 * row + column for row, column, _ in top] == best.indices[:12].tolist()
+    assert [value for *_, value in top] == pytest.approx(best.values[:12].tolist(), abs=1e-12)
+    even = found.balanced()
+    torch.testing.assert_close(dense(even), dense(found), atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(even.left.norm(dim=0), even.right.norm(dim=1))
+
+
+def test_short_rows_are_not_multiplied(monkeypatch):
+    seen = []
+    real = Tensor.max
+    monkeypatch.setattr("pellucid.inside.factored._CELLS", 60)
+    monkeypatch.setattr(Tensor, "max", lambda self: seen.append(self.numel()) or real(self))
+    found = factors(40, 3, 30)
+    Factored(found.left * torch.logspace(0, -12, 40).double()[:, None], found.right).top(3)
+    assert 3 <= sum(seen) < 40 * 30 / 4
 
 
 def test_what_does_not_fit_is_refused():

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-_CELLS = 2**24  # entries of the whole matrix that are looked through at a time
+_CELLS = 2**22  # entries of the whole matrix that are looked through at a time
+_ROUNDED = 1 + 1e-5  # what rounding may add to a product of lengths
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,22 +68,28 @@ class Factored:
         self._square()
         return torch.linalg.eigvals(self.right @ self.left)
 
+    def balanced(self) -> "Factored":
+        """The same matrix as (U sqrt(S)) (sqrt(S) V^T): an entry is at most its row's length times its column's, and
+        with these factors that bound is seldom far away."""
+        left, right = torch.linalg.qr(self.left), torch.linalg.qr(self.right.T)
+        inner = torch.linalg.svd(left.R @ right.R.T, full_matrices=False)
+        root = inner.S.sqrt()
+        return Factored(left.Q @ (inner.U * root), (right.Q @ (inner.Vh.T * root)).T)
+
     def top(self, k: int) -> list[tuple[int, int, float]]:
-        """The k largest entries as (row, column, value), looked for some rows at a time."""
+        """The k largest entries as (row, column, value).
+
+        Rows and columns are looked through longest first, and only as far as their lengths leave room for an entry
+        larger than those found (Cauchy and Schwarz): of a large vocabulary that is mostly a small part.
+        """
         size = self.shape[0] * self.shape[1]
         if not 1 <= k <= size:
             raise ValueError(f"k must lie in 1..{size} (the entries), got {k}")
-        rows = max(1, _CELLS // self.shape[1])
-        values, places = self.left.new_empty(0), torch.empty(0, dtype=torch.long, device=self.left.device)
-        for first in range(0, self.shape[0], rows):
-            part = (self.left[first : first + rows] @ self.right).flatten()
-            found = part.topk(min(k, part.numel()))
-            values = torch.cat((values, found.values))
-            places = torch.cat((places, found.indices + first * self.shape[1]))
-            best = values.topk(min(k, values.numel())).indices
-            values, places = values[best], places[best]
-        width = self.shape[1]
-        return [(at // width, at % width, value) for at, value in zip(places.tolist(), values.tolist(), strict=True)]
+        even = self.balanced()
+        rows, columns = _largest(even.left, even.right.T, k)
+        values = (self.left[rows] * self.right[:, columns].T).sum(-1)
+        best = values.argsort(descending=True, stable=True)
+        return list(zip(rows[best].tolist(), columns[best].tolist(), values[best].tolist(), strict=True))
 
     def _square(self) -> None:
         if self.shape[0] != self.shape[1]:
@@ -95,3 +102,28 @@ class Factored:
 def triangle(factor: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch least r"]:
     """R of the factor's QR: as long as the factor wherever it is multiplied from the right, and small."""
     return torch.linalg.qr(factor, mode="r").R
+
+
+def _largest(
+    left: Float[Tensor, "n r"], right: Float[Tensor, "m r"], k: int
+) -> tuple[Int[Tensor, "k"], Int[Tensor, "k"]]:
+    """Rows and columns of the k largest entries of left @ right^T, in no order."""
+    height, rows = left.norm(dim=1).sort(descending=True)
+    width, columns = right.norm(dim=1).sort(descending=True)
+    left, right, size = left[rows], right[columns].T, len(columns)
+    values, places = left.new_empty(0), torch.empty(0, dtype=torch.long, device=left.device)
+    least, step = -torch.inf, max(1, _CELLS // size)
+    for first in range(0, len(rows), step):
+        reach = size if least <= 0 else int((height[first] * width * _ROUNDED >= least).sum())
+        if not reach:
+            break
+        part = left[first : first + step] @ right[:, :reach]
+        if float(part.max()) <= least:
+            continue
+        found = part.flatten().topk(min(k, part.numel()))
+        values = torch.cat((values, found.values))
+        places = torch.cat((places, (found.indices // reach + first) * size + found.indices % reach))
+        best = values.topk(min(k, len(values))).indices
+        values, places = values[best], places[best]
+        least = float(values[-1]) if len(values) == k else -torch.inf
+    return rows[places // size], columns[places % size]

@@ -9,9 +9,11 @@ from ...views.packed import Packed
 from ..run import Run
 from .attention import attention
 from .ffn import ffn
+from .head_writes import head
 from .next_tokens import next_tokens
 from .norm import norm, norms
 from .passing import pass_stages
+from .patterns import pattern_plan, patterns
 from .state import cell, ledger, lens, path
 from .stream import depths, stream
 from .tiles import site_tile, values_at
@@ -31,6 +33,9 @@ RESOURCES: dict[str, Resource] = {
     "ledger": ledger,
     "path": path,
     "attention": attention,
+    "plan": pattern_plan,
+    "patterns": patterns,
+    "head": head,
     "norms": norms,
     "norm": norm,
     "ffn": ffn,
