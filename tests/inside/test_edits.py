@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from any_edits import some_edits
+from pellucid.front import Model
 from pellucid.inside import edits as edit
 from pellucid.inside.edits import Edit
 from pellucid.inside.errors import EditError, SiteError
@@ -246,3 +247,29 @@ def test_a_pooled_mean_is_narrowed_to_what_is_chosen(site, where):
         expected[:, position, chosen] = mean[chosen]
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     assert Edit.from_json(made.to_json()).full is True
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        edit.zero("1.stream", position=5),
+        edit.add("0.ffn.update", 1.0, position=[7, 9]),
+        edit.knockout("1.attention.scores", key=6, position=2),
+        Edit("set", "1.stream", value=torch.zeros(2, 32, dtype=torch.float64), at=(5, 6)),
+    ],
+)
+def test_an_edit_that_reaches_nothing_of_the_text_is_refused(made):
+    found = traced(tiny_gpt2(), random_ids(1, 5))
+    with pytest.raises(EditError, match=r"reaches nothing: this text has (position|key)s 0\.\.4"):
+        found.edit(made)
+    longer = traced(tiny_gpt2(), random_ids(1, 10))
+    assert longer.edit(made).edits == (made,)
+
+
+def test_an_edited_model_may_name_positions_that_a_text_does_not_reach_yet():
+    model = Model(tiny_gpt2())
+    changed = model.edited(edit.zero("1.stream", position=5))
+    ids = random_ids(1, 5)
+    assert torch.equal(changed.trace(ids)["logits"], model.trace(ids)["logits"])
+    longer = random_ids(1, 6)
+    assert not torch.equal(changed.trace(longer)["logits"], model.trace(longer)["logits"])

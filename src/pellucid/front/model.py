@@ -26,7 +26,7 @@ from ..inside.plan import plan
 from ..inside.reading import chain
 from ..inside.recorder import Recorder
 from ..inside.report_card import ReportCard
-from ..inside.rerun import made_with
+from ..inside.rerun import edited, made_with
 from ..inside.site_table import site_table
 from ..inside.trace import Trace, attached, recorded, trace
 from ..inside.trace_opening import load_trace
@@ -131,9 +131,9 @@ class Model:
         if self.transformer.encoder is None or source is None:
             if source is not None:
                 raise ValueError(f"{self.name} has no encoder: it takes no source text")
-            return make(self.transformer, ids, mask, self.tokenizer, types).edit(*self.edits)
+            return edited(make(self.transformer, ids, mask, self.tokenizer, types), self.edits)
         encoder = make(self.transformer.encoder, *self._prompts.batch(source), self.tokenizer)
-        return make(self.transformer, ids, mask, self.tokenizer, types, encoder).edit(*self.edits)
+        return edited(make(self.transformer, ids, mask, self.tokenizer, types, encoder), self.edits)
 
     @overload
     def generate(
@@ -223,7 +223,7 @@ class Model:
     def traces(self, pairs: Pairs) -> tuple[Trace, Trace]:
         """The trace of all clean texts, and that of all corrupted ones, both under this model's edits."""
         clean, corrupted = pairs.traces(self.transformer)
-        return clean.edit(*self.edits), corrupted.edit(*self.edits)
+        return edited(clean, self.edits), edited(corrupted, self.edits)
 
     def evaluate(self, text: str, length: int = 0, stride: int = 0) -> Evaluation:
         """Loss, perplexity and bits for each byte of a text, by sliding window (0: as the model's context allows)."""

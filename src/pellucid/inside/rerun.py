@@ -10,6 +10,7 @@ from torch import Tensor
 from ..model.flow import Look, Looks
 from ..model.place import Place, tail
 from .edits import Edit
+from .errors import EditError
 from .plan import Change, Plan, plan
 from .reading import chain, state_sites
 from .recorder import Recorder
@@ -39,6 +40,23 @@ def edited(trace: AnyRun, edits: Sequence[Edit], watch: Looks | None = None) -> 
         new_last = {site: look for site, look in Plan(tuple(active)).looks().items() if site == begin.name(trace)}
         return after if not new_last else after.with_states(_last(after, new_last))
     return after.with_states(_run(after, trace, new, begin, watch or {}))
+
+
+def check_reached(trace: Run, edits: Sequence[Edit]) -> None:
+    """Raise EditError for an edit of positions or keys that this text does not have."""
+    for change in plan(trace.transformer, edits).changes:
+        inner = trace.source if _is_encoders(trace, change) else None
+        place = trace.place if inner is None else inner.place
+        keys = place if trace.source is None or ".cross." not in change.site.name else trace.source.place
+        wanted = {"position": change.edit.positions or change.edit.at, "key": change.edit.keys}
+        for what, at in (("position", place), ("key", keys)):
+            asked, there = wanted[what], int(at.positions.max()) + 1
+            if asked is not None and min(asked) >= there:
+                named = f"an edit of {change.site.name} at {what} {', '.join(map(str, asked))}"
+                raise EditError(
+                    f"{named} reaches nothing: this text has {what}s 0..{there - 1}. To edit what is yet to be generated, "
+                    "use model.edited(...)"
+                )
 
 
 def made_with(trace: AnyRun, edits: Sequence[Edit]) -> AnyRun:

@@ -24,7 +24,7 @@ from .reading import Recording, prints
 from .receivers import wrote
 from .recorder import Recorder
 from .renamed import Renamed, renamed
-from .rerun import edited
+from .rerun import check_reached, edited
 from .run import Precision, Run
 from .trace_file import save_trace
 
@@ -43,7 +43,9 @@ class Trace(Run):
         """The trace of the same input with these edits, in their order, after those already made.
 
         Only what they can change is run again: from the first state, and in a causal model from the first position.
+        Raises EditError for edits that make no sense for the model, collide, or name positions that the text has not.
         """
+        check_reached(self, edits)
         return edited(self, edits) if edits else self
 
     def top(self, k: int = 5, row: int = 0, position: int = -1) -> Table:
