@@ -54,8 +54,8 @@ def check_reached(trace: Run, edits: Sequence[Edit]) -> None:
             if asked is not None and min(asked) >= there:
                 named = f"an edit of {change.site.name} at {what} {', '.join(map(str, asked))}"
                 raise EditError(
-                    f"{named} reaches nothing: this text has {what}s 0..{there - 1}. To edit what is yet to be generated, "
-                    "use model.edited(...)"
+                    f"{named} reaches nothing: this text has {what}s 0..{there - 1}. To edit what is yet to be "
+                    "generated, use model.edited(...)"
                 )
 
 
