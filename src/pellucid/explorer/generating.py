@@ -65,7 +65,8 @@ def drawn(model: Model, run: Run, sampling: Sampling) -> dict[str, Any]:
     """How the token after a run is chosen: each candidate's probability after each step, and what is drawn.
 
     The most probable candidates are listed; `kept` counts all that are left after a step. `u` is the random number that
-    chooses, None where the most probable token is taken. It is the token that `generate` begins with.
+    chooses, None where the most probable token is taken: it lies between `from` and `to` of the token that it chooses,
+    in the running sum over all ids of what is left. It is the token that `generate` begins with.
     """
     if run.transformer.unembed is None:
         raise ValueError(f"{model.name} has no head that makes logits: there is nothing to draw")
@@ -82,10 +83,12 @@ def drawn(model: Model, run: Run, sampling: Sampling) -> dict[str, Any]:
         uniform = torch.rand((1, 1), generator=chooser.generators[0], dtype=torch.float64)
         chosen, u = int(draw(steps["min_p"], uniform).clamp(max=logits.shape[-1] - 1)), float(uniform)
     shares = {name: step.softmax(-1)[0] for name, step in steps.items()}
+    sums = shares["min_p"].cpu().double().cumsum(-1)
+    sums = torch.cat((torch.zeros(1), sums)) / sums[-1]
     return {
-        "candidates": _candidates(run, logits[0], shares),
+        "candidates": _candidates(run, logits[0], shares, sums),
         "kept": {name: int((share > 0).sum()) for name, share in shares.items()},
-        "chosen": {"id": chosen, "token": _label(run, chosen), "u": u, "seed": sampling.seed},
+        "chosen": {"id": chosen, "token": _label(run, chosen), "u": u, "seed": sampling.seed, **_between(sums, chosen)},
     }
 
 
@@ -98,7 +101,14 @@ def _steps(logits: Float[Tensor, "one V"], sampling: Sampling) -> dict[str, Floa
     return steps
 
 
-def _candidates(run: Run, logits: Float[Tensor, "V"], shares: dict[str, Float[Tensor, "V"]]) -> list[dict[str, Any]]:
+def _between(sums: Float[Tensor, "ends"], id: int) -> dict[str, float]:
+    """Where a token lies in the running sum, as `warp.draw` makes it."""
+    return {"from": float(sums[id]), "to": float(sums[id + 1])}
+
+
+def _candidates(
+    run: Run, logits: Float[Tensor, "V"], shares: dict[str, Float[Tensor, "V"]], sums: Float[Tensor, "ends"]
+) -> list[dict[str, Any]]:
     probabilities = logits.softmax(-1)
     return [
         {
@@ -107,6 +117,7 @@ def _candidates(run: Run, logits: Float[Tensor, "V"], shares: dict[str, Float[Te
             "logit": float(logits[id]),
             "probability": float(probabilities[id]),
             "after": {name: float(share[id]) for name, share in shares.items()},
+            **_between(sums, id),
         }
         for id in logits.topk(min(CANDIDATES, len(logits))).indices.tolist()
     ]

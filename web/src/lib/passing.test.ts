@@ -132,29 +132,42 @@ describe("what stands out", () => {
   });
 });
 
-const candidate = (id: number, after: number[]): Candidate => {
+const candidate = (id: number, after: number[], from = 0, to = 0): Candidate => {
   const [temperature, top_k, top_p, min_p] = after as [number, number, number, number];
-  return { id, token: `t${id}`, logit: 0, probability: temperature, after: { temperature, top_k, top_p, min_p } };
+  return { id, token: `t${id}`, logit: 0, probability: temperature, after: { temperature, top_k, top_p, min_p }, from, to };
 };
 const DRAW: Draw = {
-  candidates: [candidate(7, [0.5, 0.6, 0.75, 0.75]), candidate(2, [0.2, 0.24, 0.25, 0.25]), candidate(9, [0.13, 0.16, 0, 0]), candidate(1, [0.1, 0, 0, 0])],
+  candidates: [
+    candidate(7, [0.5, 0.6, 0.75, 0.75], 0.25, 1),
+    candidate(2, [0.2, 0.24, 0.25, 0.25], 0, 0.25),
+    candidate(9, [0.13, 0.16, 0, 0], 1, 1),
+    candidate(1, [0.1, 0, 0, 0]),
+  ],
   kept: { temperature: 50, top_k: 3, top_p: 2, min_p: 2 },
-  chosen: { id: 7, token: "t7", u: 0.3, seed: 1 },
-}; // prettier-ignore
+  chosen: { id: 7, token: "t7", u: 0.3, seed: 1, from: 0.25, to: 1 },
+};
 
 describe("drawing", () => {
   it("lays the tokens between 0 and 1 in the order of their ids", () => {
-    const line = pieces(DRAW)!;
+    const line = pieces(DRAW);
     expect(line.map((piece) => [piece.id, piece.from, piece.to, piece.chosen])).toEqual([
       [2, 0, 0.25, false],
       [7, 0.25, 1, true],
     ]);
-    const hit = line.find((piece) => piece.from <= 0.3 && 0.3 < piece.to);
-    expect(hit?.id).toBe(DRAW.chosen.id);
+    expect(line.find((piece) => piece.from <= 0.3 && 0.3 < piece.to)?.id).toBe(DRAW.chosen.id);
   });
 
-  it("says nothing of places where not all that is left is known", () => {
-    expect(pieces({ ...DRAW, candidates: DRAW.candidates.slice(1) })).toBeNull();
+  it("leaves gaps for other tokens, and has the chosen one even if it is no candidate", () => {
+    const chosen = { id: 8, token: "t8", u: 0.5, seed: 1, from: 0.45, to: 0.55 };
+    const candidates = [candidate(9, [0.3, 0.3, 0.3, 0.3], 0.6, 0.9), candidate(2, [0.4, 0.4, 0.4, 0.4], 0, 0.4)];
+    expect(pieces({ candidates, kept: {}, chosen }).map((piece) => [piece.id, piece.from, piece.to])).toEqual([
+      [2, 0, 0.4],
+      [null, 0.4, 0.45],
+      [8, 0.45, 0.55],
+      [null, 0.55, 0.6],
+      [9, 0.6, 0.9],
+      [null, 0.9, 1],
+    ]);
   });
 
   it("knows what dropped a candidate", () => {

@@ -212,12 +212,14 @@ export interface Candidate {
   logit: number;
   probability: number;
   after: Record<Exclude<DrawingStep, "draw">, number>;
+  from: number; // where it lies in the running sum over all ids of what is left
+  to: number;
 }
 
 export interface Draw {
   candidates: Candidate[];
   kept: Record<string, number>;
-  chosen: { id: number; token: string; u: number | null; seed: number }; // no u where the greatest logit is taken
+  chosen: { id: number; token: string; u: number | null; seed: number; from: number; to: number }; // no u where the greatest logit is taken
 }
 
 export interface Piece {
@@ -228,18 +230,23 @@ export interface Piece {
   chosen: boolean;
 }
 
-// Where each token that is left lies between 0 and 1, in the order of ids, in which the sum runs that u falls into.
-// Null where tokens are left that are not among the candidates, so that the places of these are not known.
-export function pieces(draw: Draw): Piece[] | null {
-  const left = draw.candidates.filter((one) => one.after.min_p > 0).sort((one, other) => one.id - other.id);
-  const total = left.reduce((sum, one) => sum + one.after.min_p, 0);
-  if (Math.abs(total - 1) > 1e-4) return null;
-  let sum = 0;
-  return left.map((one) => {
-    const from = sum / total;
-    sum += one.after.min_p;
-    return { id: one.id, token: one.token, from, to: sum / total, chosen: one.id === draw.chosen.id };
-  });
+// What is left, laid between 0 and 1 in the order of ids, in which the sum runs that u falls into; tokens that are not
+// among the candidates are in the gaps between them.
+export function pieces(draw: Draw): Piece[] {
+  const { chosen } = draw;
+  const known = draw.candidates.some((one) => one.id === chosen.id) ? draw.candidates : [...draw.candidates, chosen];
+  const line: Piece[] = [];
+  let end = 0;
+  const others = (to: number) => {
+    if (to - end > 1e-6) line.push({ id: null, token: "other tokens", from: end, to, chosen: false });
+  };
+  for (const { id, token, from, to } of known.filter((one) => one.to > one.from).sort((one, other) => one.id - other.id)) {
+    others(from);
+    line.push({ id, token, from, to, chosen: id === chosen.id });
+    end = to;
+  }
+  others(1);
+  return line;
 }
 
 // The step that drops a candidate; null where it stays to the end.

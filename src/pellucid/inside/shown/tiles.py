@@ -16,7 +16,7 @@ MOST_NUMBERS = 2_000_000  # of one packed answer
 KINDS: tuple[Kind, ...] = ("uint8", "float16", "float32")
 
 
-def values_at(run: Run, site: str = "", position: int = -1, first: int = 0, most: int = 4096) -> Packed:
+def values_at(run: Run, site: str = "", position: int = -1, first: int = 0, most: int = 32_768) -> Packed:
     """The values of one site at one token from number `first` on, heads after one another: array `values`, float32.
 
     The meta has the axes and the shape of the whole at the token, and how many numbers it is (`of`). -inf where a mask
