@@ -84,6 +84,7 @@ def test_no_rate_leaves_its_bounds(steps, data):
         (lambda: WarmupStableDecay(1.0, 10, 5, 6), "decay must leave room"),
         (lambda: InverseRoot(512, 0), "warmup must be a whole number of at least 1"),
         (lambda: Constant(float("nan")), "must be above 0"),
+        (lambda: Constant(float("inf")), "the peak learning rate must be above 0 and finite, got inf"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(make, said):

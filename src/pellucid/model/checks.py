@@ -2,8 +2,8 @@
 
 
 def positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} must be above 0, got {value}")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be above 0{'' if value <= 0 else ' and finite'}, got {value}")
 
 
 def whole(name: str, value: object) -> None:
@@ -12,8 +12,8 @@ def whole(name: str, value: object) -> None:
 
 
 def at_least(name: str, value: float, least: float) -> None:
-    if not value >= least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
+    if not least <= value < float("inf"):
+        raise ValueError(f"{name} must be at least {least}{'' if value < least else ' and finite'}, got {value}")
 
 
 def one_of(name: str, value: object, accepted: tuple[object, ...]) -> None:
