@@ -14,7 +14,7 @@ UNFINISHED := .venv-unfinished
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo train induction test lint bench clean force
+.PHONY: help demo train induction page test lint bench clean browser force
 .NOTPARALLEL:
 
 help: ## this list
@@ -24,13 +24,18 @@ demo: $(VENV)/.run ## SmolLM2 says where Paris is, and shows what each layer had
 	$(BIN)/pellucid run smollm2 "The capital of France is" --max-new-tokens 12 --temperature 0
 	$(BIN)/pellucid explain smollm2 "The capital of France is"
 
-test: lint ## lint, then every test, with coverage
+test: lint page browser ## lint, then every test, with coverage
+	$(BIN)/python hatch_build.py test
 	$(BIN)/python -m pytest --numprocesses=auto --cov --cov-report=term
 
 lint: $(VENV)/.dev ## style, format and types
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m pyright
+	$(BIN)/python hatch_build.py check
+
+page: $(VENV)/.dev ## compile the explorer's page, where web/ changed since
+	$(BIN)/python hatch_build.py
 
 train: $(VENV)/.train ## a small model learns TEXT=file (none: Python's own sources), in RUN=folder, which it goes on with
 	$(BIN)/pellucid train --set "folder=$(RUN)" $(if $(TEXT),--set "data.text=$(TEXT)") \
@@ -49,9 +54,26 @@ bench: $(VENV)/.bench ## Pellucid beside other libraries, on this machine
 
 clean: ## remove what builds and tests leave behind (.venv stays)
 	rm -rf build dist htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
+	rm -rf src/pellucid/views/compiled web/node_modules
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- The environment ---
+
+BROWSERS := chromium chromium-browser google-chrome
+
+# The tests of pages look at them in a browser. Installing one is for root, where apt-get exists; else it is only said.
+browser:
+	@for name in "$$PELLUCID_CHROMIUM" $(BROWSERS); do [ -z "$$name" ] || ! command -v "$$name" >/dev/null || exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing Chromium for the tests of pages"; \
+		install="apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		$$install >/dev/null 2>&1 || { apt-get update -qq && $$install >/dev/null; } \
+			|| echo "Chromium could not be installed: the tests of pages will not run" >&2; \
+	else \
+		echo "There is no Chromium here, and no right to install it: the tests of pages will not run" \
+			"(PELLUCID_CHROMIUM names one that is elsewhere)" >&2; \
+	fi
 
 # Prints what is wrong with an interpreter, if anything; any Python can run it, however old.
 FAULT := import sys; \

@@ -47,7 +47,7 @@ def test_text_that_would_be_a_formula_or_a_control_character_is_drawn_as_text():
 
 
 def test_what_cannot_be_drawn_is_said(monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match=r"\.png, \.svg, \.pdf, got 'x.gif'"):
+    with pytest.raises(ValueError, match=r"\.png, \.svg, \.pdf, \.html, got 'x.gif'"):
         bars(["a"], [1.0], "", "").save(tmp_path / "x.gif")
     with pytest.raises(ValueError, match="2 labels and 1 values"):
         bars(["a", "b"], [1.0], "", "")

@@ -2,45 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 from .printing import printable
+from .view import View
 
-FORMATS = (".png", ".svg", ".pdf")
 _LONGEST = 24  # characters of a label
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """A picture. A notebook shows it; `save` writes it; `figure` is matplotlib's own, to be changed."""
-
-    figure: Any
-    title: str
-
-    def save(self, path: str | Path) -> Path:
-        """Write a .png, .svg or .pdf file, aside and then moved into place. Raises ValueError for another kind."""
-        path = Path(path).expanduser()
-        if path.suffix not in FORMATS:
-            raise ValueError(f"a figure is saved as {', '.join(FORMATS)}, got {path.name!r}")
-        aside = path.with_name(f".{path.name}.tmp")
-        try:
-            aside.write_bytes(self._drawn(path.suffix[1:]))
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-        return path
-
-    def _repr_png_(self) -> bytes:
-        return self._drawn("png")
-
-    def _drawn(self, kind: str) -> bytes:
-        held = BytesIO()
-        self.figure.savefig(held, format=kind, dpi=120)
-        return held.getvalue()
 
 
 def bars(labels: Sequence[str], values: Sequence[float | None], title: str, quantity: str) -> View:
