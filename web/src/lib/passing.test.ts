@@ -123,6 +123,8 @@ describe("what stands out", () => {
     expect(remark(stage({ values: [1, -7, 1, 1], norm: Math.sqrt(52) }), [], [])).toBe(
       "Number 1 is the largest: −7, 1.9 times the typical size (3.606).",
     );
+    const heads = { axes: ["H", "K"], at: [2, 2], values: [1, -1, 1, 7] };
+    expect(remark(stage({ ...heads, norm: Math.sqrt(52) }), [], [])).toMatch(/^Head 1's number 1 is the largest: 7,/);
     expect(remark(stage({ site: "0.ffn.input.scale", values: [0.5], norm: 0.5 }), [], [])).toBe("It is 0.5000.");
   });
 

@@ -184,7 +184,9 @@ function largest(stage: Stage): string {
   if (value === null || value === undefined) return "Every number is hidden here.";
   const shown = stage.values.length < stage.of ? ` of the first ${number(stage.values.length)}` : "";
   const typical = stage.norm / Math.sqrt(stage.of) || 1;
-  return `Number ${at} is the largest${shown}: ${number(value)}, ${number(Math.abs(value) / typical, 1)} times the typical size (${number(typical)}).`;
+  const wide = stage.at[stage.at.length - 1] ?? 1;
+  const which = stage.axes?.[0] === "H" ? `Head ${Math.floor(at / wide)}'s number ${at % wide}` : `Number ${at}`;
+  return `${which} is the largest${shown}: ${number(value)}, ${number(Math.abs(value) / typical, 1)} times the typical size (${number(typical)}).`;
 }
 
 function greatest(values: (number | null)[], size: (value: number) => number): number {
