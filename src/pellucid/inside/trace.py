@@ -12,6 +12,7 @@ from ..model.config import Dropout
 from ..model.transformer import Transformer
 from ..text import Tokenizer
 from ..views.table import Table
+from ..views.view import View
 from .asking import account, ask
 from .edits import Edit
 from .errors import LedgerError
@@ -26,6 +27,7 @@ from .recorder import Recorder
 from .renamed import Renamed, renamed
 from .rerun import check_reached, edited
 from .run import Precision, Run
+from .shown.showing import show
 from .trace_file import save_trace
 
 
@@ -118,6 +120,14 @@ class Trace(Run):
         """d metric / d value at every site, of one row's metric or of the sum over rows: `gradient(m)["3.stream"]`."""
         self.check(self.prints)
         return gradients(self, metric, row)
+
+    def show(self, view: str = "glance", **chosen: int | str) -> View:
+        """A picture of the first row that answers to the hand: in a notebook as it is, else `.save("x.html")`.
+
+        `view` is "glance", "stream", "attention", "heads", "ffn" or "pass"; what is chosen in it is `layer`, `head`,
+        `part` ("attention", "cross"), `position`, `key`, `neuron` or `token`. Raises ValueError for what there is not.
+        """
+        return show(self, view, **chosen)
 
     def to_transformer_lens_names(self) -> Renamed:
         """This trace under TransformerLens's names: a mapping whose values are recomputed when they are asked for."""
