@@ -82,8 +82,8 @@ async def _refused(_request: Request, error: Exception) -> Response:
 async def _not_valid(_request: Request, error: Any) -> Response:
     """The first fault of a request's types; what came is not repeated."""
     first = error.errors()[0]
-    where = ".".join(str(part)[:60] for part in first["loc"][1:]) or "the body"
-    return refused(RefusedError(400, "invalid", f"{where}: {first['msg'][:300]}"))
+    where = [] if first["type"] == "json_invalid" else [str(part)[:60] for part in first["loc"][1:]]
+    return refused(RefusedError(400, "invalid", f"{'.'.join(where) or 'the body'}: {first['msg'][:300]}"))
 
 
 async def _http(_request: Request, error: Any) -> Response:

@@ -71,7 +71,7 @@ class Guard:
             raise RefusedError(
                 403, "host", f"this server does not answer as {host[:60]!r}: --host names another address"
             )
-        if origin is not None and (urlsplit(origin).scheme, urlsplit(origin).netloc) != (scope["scheme"], host):
+        if origin is not None and origin.lower() != f"{scope['scheme']}://{host}".lower():
             raise RefusedError(403, "origin", f"pages of {origin[:60]!r} may not ask this server")
         if scope["path"].startswith("/api") and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             raise RefusedError(403, "origin", "pages of other sites may not ask this server")

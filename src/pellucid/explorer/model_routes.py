@@ -1,5 +1,6 @@
 """What pages ask of models: which there are, to load one, and what its weights say by themselves."""
 
+import inspect
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -32,7 +33,7 @@ class ModelRoutes:
                 methods=["GET"],
                 name=name,
                 operation_id=f"model_{name}",
-                description=function.__doc__ or "",
+                description=inspect.getdoc(function) or "",
             )
         return router
 

@@ -74,7 +74,8 @@ class Worker:
     """Does jobs in the order in which they came; at most `waiting` of them wait beside the one that is being done."""
 
     def __init__(self, waiting: int):
-        self._most, self._waiting, self._running = waiting, deque[Job](), None
+        self._most, self._waiting = waiting, deque[Job]()
+        self._running: Job | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -84,6 +85,11 @@ class Worker:
         """How many jobs wait or are being done."""
         with self._changed:
             return self._length()
+
+    @property
+    def running(self) -> Job | None:
+        """The job that is being done."""
+        return self._running
 
     def submit(self, work: Callable[[Job], Any], hear: Callable[[Event | End], object] = lambda said: None) -> Job:
         """Put work at the end of the queue. `hear` is called from the worker's thread.
@@ -116,7 +122,7 @@ class Worker:
         for job in jobs:
             job.leave()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=2)
 
     def wait_until(self, length: int, timeout: float = 60) -> bool:
         """Wait until no more than `length` jobs wait or are being done; False where that took too long."""
