@@ -33,7 +33,8 @@ export interface Hover {
 export type Comparing = "nothing" | "before" | "text" | "model";
 
 const NOWHERE: Hover = { layer: null, head: null, position: null, key: null };
-const START: Chosen = { layer: 0, head: 0, part: "attention", position: 0, key: 0, state: 0, neuron: 0, token: null };
+const LAST = 1_000_000; // more than any model has, so that the last is taken
+const START: Chosen = { layer: 0, head: 0, part: "attention", position: 0, key: 0, state: LAST, neuron: 0, token: null };
 
 export class Explorer {
   readonly source: Source;
