@@ -9,7 +9,7 @@ export function number(value: number | null | undefined, digits = 3): string {
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en-US").replace("-", "−");
   const size = Math.abs(value);
   const text = size >= 1e6 || size < 1e-4 ? value.toExponential(2) : value.toFixed(size >= 100 ? 1 : size >= 1 ? digits : 4);
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 }
 
 export const percent = (share: number): string =>
