@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from explorer.browsing import PATIENCE, Loop, Seen, opened
 
@@ -34,6 +34,7 @@ def new_page(browser: Browser, loop: Loop, seen: Seen) -> Iterator[Callable[...,
     The test fails if anything in them leaves this machine, or anything but words of no weight is on the console.
     """
     contexts = []
+    expect.set_options(timeout=PATIENCE)
 
     def make(**options) -> Page:
         usual = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce", "locale": "en-US"}
