@@ -24,8 +24,9 @@ def pass_stages(run: Run, layer: int = -1, position: int = -1, most: int = 64, s
     """All stages of one layer at one token, in the order the data flows.
 
     `layer` -1 is the embedding, the number of layers what comes after them. Each stage has at most `most` values, of
-    `of`; null is -inf, where a mask hides a key. Logits are those of the most probable tokens. `side` "encoder" goes
-    through the encoder, at a position of the source. Raises ValueError for a layer, a position or a side there is not.
+    `of`, but a mask has all; null is -inf, where it hides a key. Logits are those of the most probable tokens. `side`
+    "encoder" goes through the encoder, at a position of the source. Raises ValueError for a layer, a position or a side
+    that there is not.
     """
     if side not in ("", "encoder") or (side and run.source is None):
         sides = "the model itself (side='')" + (" or its encoder" if run.source else "; this model has no encoder")
@@ -42,7 +43,7 @@ def pass_stages(run: Run, layer: int = -1, position: int = -1, most: int = 64, s
     for stage in stages(run, [site.name for site in here if not is_logits(site)], position=at):
         shown.append(_entry(run, stage, most))
         if stage.site.name.endswith(".scores"):
-            shown.append(_mask(run, stage, column, most))
+            shown.append(_mask(run, stage, column))
     if any(map(is_logits, here)):
         after = [site.name for site in here].index(next(site.name for site in here if is_logits(site)))
         shown.insert(after, _logits(run, at, most))
@@ -86,7 +87,7 @@ def _entry(run: Run, stage: Stage, most: int) -> dict[str, Any]:
     }
 
 
-def _mask(run: Run, scores: Stage, column: int, most: int) -> dict[str, Any]:
+def _mask(run: Run, scores: Stage, column: int) -> dict[str, Any]:
     """The mask of a layer at one token, which stands between its scores and its pattern."""
     layer, cross = scores.site.layer or 0, ".cross." in scores.site.name
     keys = run.source.place if cross and run.source is not None else run.place
@@ -103,7 +104,7 @@ def _mask(run: Run, scores: Stage, column: int, most: int) -> dict[str, Any]:
         "at": list(seen.shape),
         "shape": [scores.shape[-2], scores.shape[-1]],
         "norm": 0.0,
-        "values": _numbers(values[:most]),
+        "values": _numbers(values),
         "of": seen.numel(),
         "what": what,
     }
