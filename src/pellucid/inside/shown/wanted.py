@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...views.packed import Packed
+from ..reading import state_sites
 from ..run import Run
 from .norm import norm_sites
 from .patterns import pattern_plan
@@ -37,6 +38,8 @@ class Asked:
     of: str = "traces"
 
 
+_WIDE, _HIGH = 64, 8  # tokens and states of a tile of the stream's map
+
 # Each question is answered before the next is asked. What stands after a None is added as far as there is room.
 Wanted = Generator[Asked | None, Any, None]
 View = Callable[[Run, Chosen], Wanted]
@@ -50,18 +53,34 @@ def glance(run: Run, chosen: Chosen) -> Wanted:
 
 
 def stream(run: Run, chosen: Chosen) -> Wanted:
-    """The map of the stream."""
+    """The map of the stream around the chosen token, its state and its path; then its other states, and other tokens."""
+    has_head = run.transformer.unembed is not None
     yield from _next(run, chosen.position)
     yield Asked("stream")
+    if has_head:
+        yield from _tiles(run, chosen.position)
+    yield from _cell(chosen.position, chosen.state)
+    yield Asked("path", {"position": chosen.position})
     yield None
+    if has_head:
+        followed = {} if chosen.token is None else {"token": chosen.token}
+        yield Asked("lens", {"position": chosen.position, **followed})
+        yield Asked("ledger", {"by": "sublayer", "k": 12, "position": chosen.position, **followed})
     yield from _everywhere(run, chosen)
+    if len(run.columns()) > 1:
+        yield Asked("path", {"every": True, "first": 1})
+    for state in reversed(_rows(run)):
+        yield from _cell(chosen.position, state)
+    for position in _outward(run, chosen):
+        yield from _cell(position, chosen.state)
+        yield Asked("path", {"position": position})
 
 
 def attention(run: Run, chosen: Chosen) -> Wanted:
     """The chosen head at the chosen token; then at the others, then the layer's other heads."""
     yield from _next(run, chosen.position)
     yield _head_at(chosen, chosen.head, chosen.position)
-    for position in {chosen.position, len(run.columns()) - 1}:
+    for position in (chosen.position, len(run.columns()) - 1):
         yield from _next(run, position, k=40)
     yield None
     yield from _everywhere(run, chosen)
@@ -72,14 +91,17 @@ def attention(run: Run, chosen: Chosen) -> Wanted:
 
 
 def heads(run: Run, chosen: Chosen) -> Wanted:
-    """All heads' patterns, and what the chosen head does at the chosen token; then at the others."""
+    """All heads' patterns, and what the chosen head does at the chosen token; then the layer's other heads."""
     yield from _next(run, chosen.position)
     yield Asked("plan", {"part": chosen.part})
     plan = pattern_plan(run, chosen.part)
     for first, last in plan["requests"]:
         yield Asked("patterns", {"layer": first, "last": last, "part": chosen.part, "size": plan["size"]})
+    yield from _told(run, chosen, chosen.layer, chosen.head, plan)
     yield None
     yield from _everywhere(run, chosen)
+    for head in range(run.transformer.config.n_heads):
+        yield from _told(run, chosen, chosen.layer, head, plan)
 
 
 def ffn(run: Run, chosen: Chosen) -> Wanted:
@@ -122,6 +144,28 @@ def _next(run: Run, position: int, k: int = 10) -> Wanted:
         yield Asked("next", {"k": k, "position": position})
 
 
+def _cell(position: int, state: int) -> Wanted:
+    for along in ("nothing", "top token"):
+        yield Asked("cell", {"along": along, "k": 8, "position": position, "state": state})
+
+
+def _rows(run: Run) -> range:
+    """The states before each block, and the last."""
+    names = state_sites(run.transformer)
+    step = next(index for index, name in enumerate(names) if index and name.endswith(".stream"))
+    return range(0, len(names), step)
+
+
+def _tiles(run: Run, position: int) -> Wanted:
+    """What the lens says at the tokens around one, as tiles of the page's size, the last states first."""
+    rows, first = _rows(run), position - position % _WIDE
+    last = min(first + _WIDE, len(run.columns())) - 1
+    for end in range(len(rows), 0, -_HIGH):
+        some = rows[max(0, end - _HIGH) : end]
+        ends = {"first_state": some[0], "last_state": some[-1], "step": rows.step}
+        yield Asked("depths", {**ends, "first": first, "last": last})
+
+
 def _everywhere(run: Run, chosen: Chosen) -> Wanted:
     """The next tokens at every position, the nearest to the chosen one first."""
     for position in _outward(run, chosen):
@@ -135,6 +179,14 @@ def _outward(run: Run, chosen: Chosen) -> list[int]:
 
 def _head_at(chosen: Chosen, head: int, query: int) -> Asked:
     return Asked("attention", {"head": head, "layer": chosen.layer, "part": chosen.part, "query": query})
+
+
+def _told(run: Run, chosen: Chosen, layer: int, head: int, plan: dict[str, Any]) -> Wanted:
+    """What a head does at the chosen token, and its own pattern where that of all heads is no exact one."""
+    at = {"head": head, "layer": layer, "part": chosen.part}
+    yield Asked("head", {**at, "position": chosen.position} | ({} if chosen.token is None else {"token": chosen.token}))
+    if plan["size"]:
+        yield Asked("patterns", {**at, "size": plan["large"]})
 
 
 def _neurons(chosen: Chosen, layer: int, neuron: int) -> Wanted:
