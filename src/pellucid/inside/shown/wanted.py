@@ -53,7 +53,7 @@ def glance(run: Run, chosen: Chosen) -> Wanted:
 
 
 def stream(run: Run, chosen: Chosen) -> Wanted:
-    """The map of the stream around the chosen token, its state and its path; then its other states, and other tokens."""
+    """The map of the stream around the chosen token, its state and its path; then other states and other tokens."""
     has_head = run.transformer.unembed is not None
     yield from _next(run, chosen.position)
     yield Asked("stream")
@@ -119,11 +119,17 @@ def ffn(run: Run, chosen: Chosen) -> Wanted:
 
 
 def whole_pass(run: Run, chosen: Chosen) -> Wanted:
-    """All stages of the chosen layer at the chosen token, with all their numbers; then of the other layers."""
+    """All stages of the chosen layer at the chosen token, with all their numbers; then of the other layers.
+
+    Where no layer is chosen the page begins with what comes first, of an encoder at its first token.
+    """
     yield from _next(run, chosen.position)
-    first = chosen.layer or -1  # where the page begins
-    yield from _stages(first, chosen.position)
+    if run.source is not None and chosen.layer == 0:
+        yield from _stages(-1, 0, "encoder")
+    yield from _stages(chosen.layer or -1, chosen.position)
     yield None
+    for layer in range(-1, run.source.transformer.config.n_layers + 1 if run.source is not None else -1):
+        yield from _stages(layer, 0, "encoder")
     for layer in range(-1, run.transformer.config.n_layers + 1):
         yield from _stages(layer, chosen.position)
 
@@ -197,8 +203,8 @@ def _neurons(chosen: Chosen, layer: int, neuron: int) -> Wanted:
     yield Asked("neuron", {"k": 8, "layer": layer, "neuron": neuron}, of="models")
 
 
-def _stages(layer: int, position: int) -> Wanted:
-    shown = yield Asked("stages", {"layer": layer, "position": position})
+def _stages(layer: int, position: int, side: str = "") -> Wanted:
+    shown = yield Asked("stages", {"layer": layer, "position": position, **({"side": side} if side else {})})
     for stage in shown["stages"]:
         if stage["of"] > len(stage["values"]) and "ids" not in stage:
             yield Asked("values", {"position": position, "site": stage["site"]})
