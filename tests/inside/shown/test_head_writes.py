@@ -203,7 +203,7 @@ def test_readings_that_there_are_not_are_refused():
     for wrong, says in (
         ({"layer": 2}, r"layers 0\.\.1"),
         ({"head": 4}, r"heads 0\.\.3"),
-        ({"k": 0}, r"k must lie in 1\.\.1000"),
+        ({"k": 0}, r"k must lie in 1\.\.50, got 0"),
         ({"offset": 16}, r"offset must lie in 0\.\.15 \(tokens back\), got 16"),
     ):
         with pytest.raises(ValueError, match=says):

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...model.config import Learned
 from ...model.rotary import Rotary
 from ...model.transformer import Transformer
 from ...text import Tokenizer
@@ -15,7 +14,9 @@ from ...views.table import Table
 from ..circuits import attention_of, check_head, embedding, ov, qk, reading_norm, unembedding
 from ..factored import Factored
 
-_ALONE = "each token by its embedding alone, as the layer's norm would scale it"
+_ALONE = "Each token by its embedding alone"
+_MOVES = ("what it moves (OV)", ("attending to", "id", "raises", "raised id", "logit"))
+_LOOKS = ("what it looks for (QK)", ("query", "id", "key", "key id", "score"))
 _LEFT = "Left out: biases, shifts, and all that other parts of the model wrote"
 
 
@@ -32,33 +33,41 @@ def head_reading(
     """
     check_head(transformer, layer, head)
     config = transformer.config
-    if not 1 <= k <= 1000:
-        raise ValueError(f"k must lie in 1..1000, got {k}")
+    most = min(1000, config.vocab_size)
+    if not 1 <= k <= most:
+        raise ValueError(f"k must lie in 1..{most}, got {k}")
     if not 0 <= offset < config.context_length:
         raise ValueError(f"offset must lie in 0..{config.context_length - 1} (tokens back), got {offset}")
-    words = tokens_read(transformer, layer)
-    said = {"layer": layer, "head": head, "k": k, "offset": offset, "turned": isinstance(config.positions, Rotary)}
-    columns = ("attending to", "id", "raises", "raised id", "logit")
-    moves, note = None, why_no_logits(transformer)
-    if not note:
-        circuit = ov(transformer, layer, head)
-        whole = Factored(words @ circuit.left, centred(circuit.right @ unembedding(transformer).T))
-        moves = _table("what it moves (OV)", columns, whole.top(min(k, words.shape[0])), tokenizer)
-    circuit = qk(transformer, layer, head, offset)
-    scale = attention_of(transformer, layer).scale
-    whole = Factored(words @ circuit.left, centred(circuit.right @ words.T) * scale)
-    columns = ("query", "id", "key", "key id", "score")
-    looks = _table("what it looks for (QK)", columns, whole.top(min(k, words.shape[0])), tokenizer)
-    read = _ALONE if reading_norm(transformer, layer) is not None else "each token by its embedding alone"
-    about = f"{read}. {_LEFT}{', positions' if isinstance(config.positions, Learned) else ''}."
-    of_logits = f"Folded in: the final norm's gain; its scale is left out. {about} Above the mean of the vocabulary."
-    of_scores = f"Scores before the softmax, above the mean of all keys; {about}"
+    turned = isinstance(config.positions, Rotary)
+    read = _ALONE if reading_norm(transformer, layer) is None else f"{_ALONE}, as the layer's norm would scale it"
+    about = f"{read}. {_LEFT}{'' if turned else ', positions'}."
+    words, note = tokens_read(transformer, layer), why_no_logits(transformer)
+    moves = None if note else _table(_MOVES, _moves(transformer, words, (layer, head)).top(k), tokenizer)
+    looks = _table(_LOOKS, _looks(transformer, words, (layer, head), offset).top(k), tokenizer)
+    of_logits = "Logits above the mean of the vocabulary, the final norm's gain folded in and its scale left out."
     return {
-        **said,
-        "ov": None if moves is None else {**moves.to_json(), "note": of_logits},
-        "qk": {**looks.to_json(), "note": of_scores},
+        "layer": layer,
+        "head": head,
+        "k": k,
+        "offset": offset,
+        "turned": turned,
         "note": note,
+        "ov": None if moves is None else moves | {"note": f"{of_logits} {about}"},
+        "qk": looks | {"note": f"Scores before the softmax, above the mean of all keys. {about}"},
     }
+
+
+def _moves(transformer: Transformer, words: Float[Tensor, "V D"], at: tuple[int, int]) -> Factored:
+    """W_E W_OV W_U: what attending to each token raises."""
+    circuit = ov(transformer, *at)
+    return Factored(words @ circuit.left, centred(circuit.right @ unembedding(transformer).T))
+
+
+def _looks(transformer: Transformer, words: Float[Tensor, "V D"], at: tuple[int, int], offset: int) -> Factored:
+    """W_E W_QK W_E^T: each query token's scores with all key tokens."""
+    circuit = qk(transformer, *at, offset)
+    scale = attention_of(transformer, at[0]).scale
+    return Factored(words @ circuit.left, centred(circuit.right @ words.T) * scale)
 
 
 def why_no_logits(transformer: Transformer) -> str:
@@ -112,8 +121,8 @@ def labelled(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[str]:
 
 
 def _table(
-    title: str, columns: tuple[str, ...], pairs: Sequence[tuple[int, int, float]], tokenizer: Tokenizer | None
-) -> Table:
-    names = zip(*(labelled([pair[at] for pair in pairs], tokenizer) for at in (0, 1)), strict=True)
-    rows = [(name, row, other, column, value) for (name, other), (row, column, value) in zip(names, pairs, strict=True)]
-    return Table(title, columns, tuple(rows))
+    named: tuple[str, tuple[str, ...]], pairs: Sequence[tuple[int, int, float]], tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    rows, columns = [row for row, _, _ in pairs], [column for _, column, _ in pairs]
+    cells = zip(labelled(rows, tokenizer), rows, labelled(columns, tokenizer), columns, pairs, strict=True)
+    return Table(*named, tuple((*cell[:4], cell[4][2]) for cell in cells)).to_json()
