@@ -24,6 +24,7 @@ VIEWS: dict[str, dict[str, int]] = {  # what is chosen where it shows most
     "ffn": {"layer": 12},
     "pass": {"layer": 15, "head": 1},
 }
+TALLEST = 1_500  # pixels: what is further down is more of the same
 QUIET = 4_000  # milliseconds in which what a view asks for is there
 
 
@@ -55,7 +56,10 @@ def draw(page: Page, url: str, view: str, path: Path) -> None:
     page.wait_for_load_state("networkidle")
     page.wait_for_function("!document.querySelector('[aria-busy=true]')", timeout=120_000)
     page.wait_for_timeout(QUIET)
-    page.screenshot(path=path, full_page=True)
+    tall = min(TALLEST, page.evaluate("document.documentElement.scrollHeight"))
+    page.screenshot(
+        path=path, full_page=True, clip={"x": 0, "y": 0, "width": page.viewport_size["width"], "height": tall}
+    )
     print(path)
 
 
