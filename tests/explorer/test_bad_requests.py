@@ -63,10 +63,11 @@ edits = st.fixed_dictionaries(
     },
 )  # fmt: skip
 GOOD = {
-    "model": st.sampled_from(list(MODELS)), "text": words, "ids": st.lists(st.integers(0, 49), max_size=20),
+    "model": st.sampled_from(list(MODELS)), "text": st.one_of(st.text("abc the", max_size=12), words),
+    "ids": st.lists(st.integers(0, 49), max_size=20),
     "source": st.one_of(st.none(), words), "edits": st.lists(edits, max_size=3), "max_new_tokens": st.integers(0, 8),
     "temperature": st.floats(0, 2), "top_k": st.integers(0, 60), "top_p": st.floats(0, 1), "min_p": st.floats(0, 1),
-    "seed": st.integers(0, 2**70), "stop": st.lists(words, max_size=2), "state": st.dictionaries(words, anything),
+    "seed": st.integers(0, 2**63), "stop": st.lists(words, max_size=2), "state": st.dictionaries(words, anything),
     "paths": st.lists(words, max_size=3), "name": words,
 }  # fmt: skip
 parameters = st.one_of(
@@ -82,24 +83,49 @@ def requests(draw):
     """A route, what stands in its path and behind it, and a body: bytes, or fields of which some are right."""
     path, method = draw(st.sampled_from(ROUTES))
     route = SCHEMA["paths"][path][method]
-    places = {"trace": draw(st.one_of(st.integers(0, 2), words)), "model": draw(st.one_of(GOOD["model"], words))}
-    known = [each["name"] for each in route.get("parameters", []) if each["in"] == "query"]
-    needed = [each["name"] for each in route.get("parameters", []) if each["in"] == "query" and each["required"]]
-    query = draw(st.dictionaries(st.sampled_from([*known, "odd"]) if known else words, parameters, max_size=4))
-    query |= {name: draw(parameters) for name in needed if draw(st.booleans())}
+    rarely = draw(st.integers(0, 9)) == 5
+    places = {"trace": draw(words if rarely else st.integers(0, 2)), "model": draw(words if rarely else GOOD["model"])}
+    query = draw(queries([each for each in route.get("parameters", []) if each["in"] == "query"]))
     body = None
     if "requestBody" in route:
         reference = route["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        fields = SCHEMA["components"]["schemas"][reference]["properties"]
-        body = {}
-        for name in fields:
-            if draw(st.integers(0, 3)):
-                body[name] = draw(GOOD[name] if draw(st.integers(0, 3)) else anything)
-        body = draw(st.one_of(st.just(body), st.just(body), st.just(body), anything, st.binary(max_size=40)))
+        fields = list(SCHEMA["components"]["schemas"][reference]["properties"])
+        body = draw(st.one_of(sound(fields), sound(fields), odd(fields), anything, st.binary(max_size=40)))
     return path, places, query, body
 
 
-@settings(max_examples=300)
+@st.composite
+def queries(draw, known):
+    """Parameters of which all are there and sound in their types, or of which some are not."""
+    if not draw(st.booleans()):
+        names = [each["name"] for each in known] or ["odd"]
+        return draw(st.dictionaries(st.one_of(st.sampled_from(names), words), parameters, max_size=4))
+    right = {"integer": st.integers(-1, 7), "number": st.floats(-1, 2), "boolean": st.sampled_from(["true", "false"])}
+    site = st.sampled_from([*SITES, "0.attention.pattern", "final.normed"])
+    sounds = {each["name"]: right.get(each["schema"]["type"], site) for each in known}
+    found = draw(st.fixed_dictionaries({name: value.map(str) for name, value in sounds.items()}))
+    needed = {each["name"] for each in known if each["required"]}
+    return {name: value for name, value in found.items() if name in needed or draw(st.booleans())}
+
+
+@st.composite
+def sound(draw, fields):
+    """A body that makes sense in its types, and often in what it says."""
+    body = {name: draw(GOOD[name]) for name in fields if draw(st.booleans()) or name not in ("seed", "stop", "edits")}
+    if "ids" in body:
+        body.pop(draw(st.sampled_from(["text", "ids"])))
+        body["source"] = "abc" if body["model"] == "both" else None
+    return body
+
+
+@st.composite
+def odd(draw, fields):
+    """A body of which some fields are missing or of another type."""
+    chosen = draw(st.lists(st.sampled_from(fields), unique=True))
+    return {name: draw(GOOD[name] if draw(st.booleans()) else anything) for name in chosen}
+
+
+@settings(max_examples=200)
 @given(request=requests())
 def test_no_request_is_answered_with_an_internal_error(server, request):
     url, traces = server
