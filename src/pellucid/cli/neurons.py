@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 
 ROW = 128  # tokens of a row, where the model has as many positions
 PIECE = 100_000  # characters of a file that are cut into tokens at a time
+Corpora = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--corpus",
+        metavar="TEXT",
+        help="A text file, a folder or .jsonl file; may be repeated.",
+        show_default=False,
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", metavar="DIR", help="Keep what was read here, and go on there.", show_default=False),
+]
 
 
 def neurons(
@@ -27,19 +40,8 @@ def neurons(
     token: Annotated[
         str | None, typer.Option("--token", metavar="TEXT", help="The neurons that promote this token.")
     ] = None,
-    corpus: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--corpus",
-            metavar="TEXT",
-            help="A text file, a folder or .jsonl file; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="DIR", help="Keep what was read here, and go on there.", show_default=False),
-    ] = None,
+    corpus: Corpora = None,
+    folder: Folder = None,
     k: Annotated[int, typer.Option("--k", metavar="K", help="How many tokens, texts or neurons to show.")] = 10,
     as_json: Json = False,
 ) -> None:
