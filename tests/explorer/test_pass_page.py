@@ -23,6 +23,7 @@ CONFIGS = {
     "llama": Config(**SIZES, n_kv_heads=2, positions=Rotary(), norm=RMSNorm(), activation=SwiGLU(), qkv_bias=False),
     "palm": Config(**SIZES, positions=Rotary(), block=Parallel(1)),
     "bert": Config(**SIZES, **BOTH_WAYS, head=MaskedLanguage(), pooler=True),
+    "bare": Config(**SIZES, **BOTH_WAYS, head=None),
     "marian": tiny.with_encoder(Config(**SIZES, block=PostNorm()), layers=1),
 }
 TEXT, SOURCE, LAST = "the cat", "a dog!", 6

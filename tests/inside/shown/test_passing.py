@@ -90,7 +90,7 @@ def test_every_stage_of_every_form_is_what_the_run_says(form):
 
 
 @given(configs(), st.integers(0, 4))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_every_stage_of_any_model_is_what_the_run_says(config, position):
     run = traced(build(config), random_ids(1, 5))
     agree(run, whole(run, position), position)
@@ -153,7 +153,7 @@ def test_at_most_as_many_values_as_are_asked_for():
         assert len(stage["values"]) == min(most, stage["of"])
     long = {stage["site"]: stage for stage in pass_stages(run, layer=0, most=4096)["stages"]}
     short = {stage["site"]: stage for stage in pass_stages(run, layer=0, most=4)["stages"]}
-    assert all(long[site]["values"][:4] == stage["values"] for site, stage in short.items())
+    assert all(long[site]["values"][: len(stage["values"])] == stage["values"] for site, stage in short.items())
 
 
 def test_numbers_of_32_bits_come_back_as_they_were():

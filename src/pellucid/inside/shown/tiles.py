@@ -45,7 +45,7 @@ def site_tile(
     that there is not, and for a kind that cannot say the numbers (8 bits have no -inf).
     """
     found = _found(run, site)
-    packing = next((each for each in KINDS if each == kind), None)
+    packing: Kind | None = next((each for each in KINDS if each == kind), None)
     if packing is None:
         raise ValueError(f"kind must be {', '.join(KINDS)}, got {kind!r}")
     owner = _owner(run, found)
