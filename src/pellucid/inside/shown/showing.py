@@ -53,7 +53,7 @@ def choose(run: Run, **chosen: Any) -> Chosen:
     given["position"] = run.columns().index(run.column(0, given["position"]))
     if "key" in given:
         keys = run.source if given["part"] == "cross" and run.source is not None else run
-        given["key"] = keys.columns().index(keys.column(0, given["key"]))
+        within("key", given["key"], len(keys.columns()))
     if given.get("token") is not None:
         given["token"] = run.id_of(given["token"])
     states = state_sites(run.transformer)
