@@ -157,3 +157,39 @@ def test_models_of_one_name_have_ids_of_their_own():
     with served([made("model"), made("model")]) as url:
         assert ids(url) == ["model", "model-2"]
         assert run(url, "model") != run(url, "model-2")
+
+
+def test_a_failure_that_is_nobodys_fault_is_told_and_logged(caplog):
+    def load(name):
+        raise RuntimeError("a fault inside")
+
+    with served([], app={"load": load, "names": ["gpt2"]}) as url:
+        assert url.held.worker.wait_until(0)
+        status = ask(url, "/api/status").json
+        assert (status["loading"], status["models"]) == (None, [])
+        assert "failed at this (RuntimeError)" in status["failed"]
+        assert ask(url, "/api/models", {"name": "gpt2"}).events[-1][1]["code"] == "internal"
+    assert "a fault inside" in caplog.text
+
+
+def test_a_failure_is_forgotten_once_a_model_is_there(shelf):
+    with served([], app={"load": shelf, "names": ["bad"]}) as url:
+        assert url.held.worker.wait_until(0)
+        done(ask(url, "/api/models", {"name": "gpt2"}))
+        assert ask(url, "/api/status").json["failed"] is None
+
+
+def test_a_model_that_goes_while_a_run_waits_takes_the_run_with_it(shelf):
+    with served([], app={"load": shelf}, models=1) as url, ThreadPoolExecutor(2) as pool:
+        done(ask(url, "/api/models", {"name": "gpt2"}))
+        shelf.gate = threading.Event()
+        loading = pool.submit(ask, url, "/api/models", {"name": "smollm2"})
+        while ask(url, "/api/status").json["loading"] is None:
+            pass
+        waiting = pool.submit(ask, url, "/api/traces", {"model": "gpt2", "ids": [1]})
+        while ask(url, "/api/status").json["queue"] < 2:
+            pass
+        shelf.gate.set()
+        assert done(loading.result())["id"] == "smollm2"
+        assert (waiting.result().status, waiting.result().code) == (404, "unknown_model")
+        assert len(url.held.traces) == 0

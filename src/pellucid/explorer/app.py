@@ -55,24 +55,25 @@ def make_app(
         title="Pellucid explorer",
         version="1",
         description=DESCRIPTION,
-        docs_url=None,
+        docs_url=None,  # its pages ask other hosts for their scripts
         redoc_url=None,
         lifespan=lifespan,
-        responses={
-            "4XX": {"model": Refusal, "description": "Refused"},
-            "5XX": {"model": Refusal, "description": "Failed"},
-        },
+        responses={status: {"model": Refusal, "description": "Refused"} for status in ("4XX", "5XX")},
         redirect_slashes=False,
     )
     app.state.held = held
     for routes in (ModelRoutes(held), TraceRoutes(held), ResourceRoutes(held), PageRoutes(page)):
         app.include_router(routes.router())
+    _tell_errors(app)
+    app.add_middleware(Guard, hosts=hosts, most_bytes=held.settings.body)
+    return app
+
+
+def _tell_errors(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _http)
     for kind in (RefusedError, ValueError):
         app.add_exception_handler(kind, _refused)
-    app.add_middleware(Guard, hosts=hosts, most_bytes=held.settings.body)
-    return app
 
 
 async def _refused(_request: Request, error: Exception) -> Response:

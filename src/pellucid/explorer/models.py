@@ -3,7 +3,7 @@
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..front import Model
 from ..inside.shown.summary import model_info
 from ..views.table import plain
 from ..weights.known import KNOWN
-from .refusals import RefusedError, unknown
+from .refusals import RefusedError, refusal, unknown
 from .worker import Job
 
 
@@ -47,7 +47,7 @@ class Models:
         self.loading: str | None = None
         self.failed: str | None = None
         for model in given:
-            self._add(model)
+            self._put(model)
         self._given = frozenset(self._held)
 
     def all(self) -> list[Held]:
@@ -88,44 +88,47 @@ class Models:
         try:
             if job is not None:
                 job.tell("progress", {"stage": "load", "done": 0, "total": 1})
-            return self._add(self._load(name))
+            held = self._put(self._load(name))
         except OSError as error:
             raise RefusedError(400, "invalid", f"{name} could not be read: {error}") from error
         finally:
             self.loading = None
+        self.failed = None
+        self._make_room()
+        return held
 
-    def load_first(self, name: str, job: Job) -> None:
+    def load_first(self, name: str) -> None:
         """Load what a server was started with; what fails is kept, to be told to pages."""
         try:
             self.load(name)
-        except (ValueError, RefusedError) as error:
-            self.failed = " ".join(str(error).split())
-        except BaseException as error:
-            self.failed = f"{name} could not be loaded ({type(error).__name__}): the server's log says more"
-            raise
+        except Exception as error:
+            self.failed = refusal(error).to_json()["message"]
 
-    def _add(self, model: Model) -> Held:
-        with self._lock:
-            id = id_of(model.name, self._held)
+    def _put(self, model: Model) -> Held:
+        id = id_of(model.name, self._held)
         held = Held(id, model, plain(model_info(model.transformer, model.name, id)))
         with self._lock:
             self._held[id] = held
-            loaded = [old for old in self._held if old not in getattr(self, "_given", self._held)]
-            spare = max(1, self._most - (len(self._held) - len(loaded)))
-            gone = loaded[: max(0, len(loaded) - spare)]
-            for old in gone:
-                del self._held[old]
-        for old in gone:
-            self._let_go(old)
         return held
 
+    def _make_room(self) -> None:
+        """Let go what is too much, the last used last; what was given stays, and one beside it has room always."""
+        with self._lock:
+            loaded = [id for id in self._held if id not in self._given]
+            room = max(1, self._most - len(self._given))
+            gone = loaded[: max(0, len(loaded) - room)]
+            for id in gone:
+                del self._held[id]
+        for id in gone:
+            self._let_go(id)
 
-def id_of(name: str, taken: object = ()) -> str:
+
+def id_of(name: str, taken: Container[str] = ()) -> str:
     """A model's name as addresses can hold it; of a path its last part, and a few digits that tell it from others."""
     plain_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
     own = plain_name if plain_name == name else f"{plain_name}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
     found, number = own, 1
-    while found in taken:  # pyright: ignore[reportOperatorIssue]
+    while found in taken:
         number += 1
         found = f"{own}-{number}"
     return found

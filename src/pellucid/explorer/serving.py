@@ -15,5 +15,5 @@ def serve(listening: socket.socket, names: Sequence[str], host: str) -> None:
     Requests that came since the port was opened have waited for this.
     """
     app = make_app(names=names, hosts=() if is_loopback(host) else (host,))
-    config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=3)
+    config = uvicorn.Config(app, log_level="warning", ws="none", proxy_headers=False, timeout_graceful_shutdown=3)
     uvicorn.Server(config).run(sockets=[listening])

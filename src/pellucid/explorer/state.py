@@ -27,4 +27,4 @@ class State:
     def begin(self, name: str) -> None:
         """Load a model as soon as the worker can."""
         self.models.loading = name
-        self.worker.submit(lambda job: self.models.load_first(name, job))
+        self.worker.submit(lambda job: self.models.load_first(name))

@@ -1,5 +1,7 @@
 """What pages ask of runs: to make one, to go on from it, and to save what is shown of it."""
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
@@ -33,13 +35,14 @@ class TraceRoutes:
     async def make(self, request: Request, body: Prompt) -> Response:
         """Run a text: `progress` {"stage", "done", "total"} by layers, then `done` with the run, or `error`."""
         state = self.state
-        held = state.models.get(body.model)
+        state.models.get(body.model)
         check_sizes(body, state.settings)
-        return await streamed(
-            state.worker,
-            request,
-            lambda job: traced(held, read(body, held.model, state.settings), state.traces, job),
-        )
+
+        def work(job: Job) -> dict[str, Any]:
+            held = state.models.get(body.model)  # it may have been let go meanwhile
+            return traced(held, read(body, held.model, state.settings), state.traces, job)
+
+        return await streamed(state.worker, request, work)
 
     async def generate(self, request: Request, body: Continuing) -> Response:
         """Continue a text: `token` {"text", "id", "logprob"}, `done` {"finish_reason", "ids", "text"}, or `error`."""

@@ -37,16 +37,13 @@ def traced(held: Held, prompt: Read, traces: Traces, job: Job) -> dict[str, Any]
     if size > traces.most:
         raise over("too_large", "bytes of this run", size, traces.most)
     found = traces.find(_id(held, prompt))
-    if found is not None:
-        return found.info
-    bare = replace(prompt, edits=())
-    found = traces.find(_id(held, bare))
     if found is None:
-        found = traces.put(_kept(held, bare, _first(held.model, prompt, job)))
-    if prompt.edits:
-        run = edited(found.run, prompt.edits, _watch(transformer, job, "edit"))
-        found = traces.put(_kept(held, prompt, run))
-    return found.info
+        bare = replace(prompt, edits=())
+        found = traces.find(_id(held, bare)) or traces.put(_kept(held, bare, _first(held.model, prompt, job)))
+        if prompt.edits:
+            run = edited(found.run, prompt.edits, _watch(transformer, job, "edit"))
+            found = traces.put(_kept(held, prompt, run))
+    return {**found.info, "text": prompt.text}  # others may have written these tokens in another way
 
 
 def _first(model: Model, prompt: Read, job: Job) -> Trace:
