@@ -43,6 +43,7 @@ CONFIGS = {
 }
 TEXT, SOURCE, LAYER, POSITION = "hello you", "a text", 1, 3
 STRONGEST = "table[aria-label='The strongest neurons']"
+ACTIVATIONS = {"GeluTanh": "GELU, tanh form", "Relu": "ReLU", "SwiGLU": "SiLU"}
 BEFORE = "“before” is the run before the edits."
 
 
@@ -157,7 +158,9 @@ def check_neurons(page, run):
     assert (
         page.locator("canvas[aria-label^='The curve']")
         .get_attribute("aria-label")
-        .startswith(f"The curve of {meta['activation']} with the {meta['counts']['neurons']} pre-activations")
+        .startswith(
+            f"The curve of {ACTIVATIONS[meta['activation']]} with the {meta['counts']['neurons']} pre-activations"
+        )
     )
 
 
@@ -256,7 +259,7 @@ def test_one_token_alone_can_lose_a_neuron(page, url, made):
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_neurons_by_what_they_do_to_the_followed_token(page, url, made, name):
     look(page, url, name, token=7)
-    page.get_by_role("combobox", name="by").select_option("token")
+    page.get_by_role("combobox", name="strongest neurons by").select_option("token")
     expect(page.locator(f"{STRONGEST} thead")).to_contain_text("on h")
     meta = ffn(traced(made[name]), LAYER, POSITION, token=7).meta
     shown = page.locator(f"{STRONGEST} tbody tr").evaluate_all(

@@ -67,3 +67,13 @@ export interface NeuronReading {
   promoted: TableData | null;
   note: string;
 }
+
+// An activation as the lessons call it; of a gated layer it is the gate's.
+const ACTIVATIONS: Record<string, string> = {
+  Gelu: "GELU",
+  GeluTanh: "GELU, tanh form",
+  Relu: "ReLU",
+  Silu: "SiLU",
+  SwiGLU: "SiLU",
+};
+export const activation = (meta: FfnMeta): string => ACTIVATIONS[meta.activation] ?? meta.activation;
