@@ -103,8 +103,8 @@ export function formSaid(config: Config): string {
     return `Post-norm: each sublayer reads the stream itself, and the sum goes through a ${norm}: x = norm(x + F(x)).`;
   }
   if (config.block.kind === "Parallel") {
-    const through = config.block.norms === 1 ? `one ${norm}` : `a ${norm} of its own`;
-    return `Parallel: both sublayers read the same state, each through ${through}, and both are added at once.`;
+    const through = config.block.norms === 1 ? `both through one ${norm}` : `each through a ${norm} of its own`;
+    return `Parallel: both sublayers read the same state, ${through}, and both are added at once.`;
   }
   return `Pre-norm: each sublayer reads a normed copy and adds to the stream, which is never normed itself: x = x + F(norm(x)).`;
 }

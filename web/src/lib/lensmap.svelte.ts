@@ -38,7 +38,7 @@ export class LensMap {
   version = $state(0); // counts what came in, so that what shows the map is drawn again
   failed = $state("");
   waits = $state(false);
-  error = 0; // how far a packed number may be off
+  readonly errors = { probability: 0, entropy: 0 }; // how far packed numbers may be off
   readonly top: Int32Array;
   readonly probability: Float32Array;
   readonly entropy: Float32Array;
@@ -99,7 +99,8 @@ export class LensMap {
       }
     }
     for (const [id, label] of Object.entries(meta.labels)) this.labels.set(Number(id), label);
-    this.error = Math.max(this.error, probability.error);
+    this.errors.probability = Math.max(this.errors.probability, probability.error);
+    this.errors.entropy = Math.max(this.errors.entropy, entropy.error);
     this.version++;
   }
 }
