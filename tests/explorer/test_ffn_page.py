@@ -27,7 +27,7 @@ from pellucid.model.config import (
     SwiGLU,
 )  # fmt: skip
 from pellucid.model.rotary import Rotary
-from pellucid.views.packed import unpacked
+from pellucid.views.packing import unpacked
 from tiny import build, with_encoder
 
 SIZES = {"vocab_size": 50, "context_length": 16, "n_layers": 2, "d_model": 24, "n_heads": 4, "init": Init(0.4)}

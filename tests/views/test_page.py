@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from hostile import HOSTILE
 from pellucid.views import View, bars, page
-from pellucid.views.packed import Packed, pack
+from pellucid.views.packed import Packed
+from pellucid.views.packing import pack
 from pellucid.views.page import PageMissingError, framed, one_file, pictured, script_json
 
 INDEX = """<!doctype html>

@@ -13,7 +13,7 @@ from pellucid.inside.edits import Edit
 from pellucid.inside.shown.attention import attention
 from pellucid.inside.trace import trace
 from pellucid.model.config import Causal, Config, Init, Rotary, Window
-from pellucid.views.packed import unpacked
+from pellucid.views.packing import unpacked
 from tiny import build, configs, random_ids, tiny_gpt2, traced, with_encoder
 
 TOKENS = 6

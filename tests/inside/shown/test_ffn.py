@@ -15,7 +15,7 @@ from pellucid.inside.neuron_weights import promoted, reads, write_norm
 from pellucid.inside.shown.ffn import ffn
 from pellucid.inside.shown.neuron_reading import neuron_reading
 from pellucid.model.config import Gelu, GeluTanh, MaskedLanguage, Parallel, PostNorm, Relu, Silu, SwiGLU
-from pellucid.views.packed import unpacked
+from pellucid.views.packing import unpacked
 from tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced
 
 

@@ -14,7 +14,7 @@ from pellucid.inside.errors import SiteError, WeightsChangedError
 from pellucid.inside.shown.norm import norm, norms
 from pellucid.model.config import Config, LayerNorm, MaskedLanguage, Parallel, PostNorm, PreNorm, RMSNorm
 from pellucid.model.layers import Norm
-from pellucid.views.packed import unpacked
+from pellucid.views.packing import unpacked
 from tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced, with_encoder
 
 

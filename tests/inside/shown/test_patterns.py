@@ -11,7 +11,7 @@ from pellucid.inside import edits as edit
 from pellucid.inside.shown import patterns as module
 from pellucid.inside.shown.patterns import pattern_plan, patterns
 from pellucid.model.config import Bidirectional, Causal, Config, Init, Window
-from pellucid.views.packed import unpacked
+from pellucid.views.packing import unpacked
 from tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced, with_encoder
 
 

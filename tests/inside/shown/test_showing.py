@@ -14,7 +14,8 @@ from pellucid.inside.shown.wanted import WANTED, Chosen
 from pellucid.inside.trace import Trace, trace
 from pellucid.model.budget import budget
 from pellucid.model.config import Bidirectional, Causal, Init, Parallel
-from pellucid.views.packed import Packed, unpacked
+from pellucid.views.packed import Packed
+from pellucid.views.packing import unpacked
 from tiny import arguments, build, random_ids, tiny_gpt2, traced, with_encoder
 
 MODELS = {

@@ -11,7 +11,7 @@ from pellucid.inside.geometry import angles, step_lengths, trajectory
 from pellucid.inside.shown.resources import answer
 from pellucid.inside.shown.state import cell, ledger, lens, path
 from pellucid.model.config import Bidirectional, MaskedLanguage, PostNorm
-from pellucid.views.packed import unpacked
+from pellucid.views.packing import unpacked
 from tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced
 
 

@@ -14,7 +14,8 @@ from pellucid.inside.shown.resources import answer
 from pellucid.inside.shown.stream import depths, stream
 from pellucid.inside.trace import trace
 from pellucid.model.config import Bidirectional, Config, Parallel
-from pellucid.views.packed import Packed, unpacked
+from pellucid.views.packed import Packed
+from pellucid.views.packing import unpacked
 from tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced
 
 

@@ -9,7 +9,7 @@ from pellucid.inside.reading import all_sites
 from pellucid.inside.shown import tiles
 from pellucid.inside.shown.tiles import site_tile, values_at
 from pellucid.model.config import Config, Init
-from pellucid.views.packed import unpacked
+from pellucid.views.packing import unpacked
 from tiny import VOCAB, build, random_ids, tiny_gpt2, traced, with_encoder
 
 ENCODED = with_encoder(Config(VOCAB, 32, n_layers=1, d_model=12, n_heads=3, n_kv_heads=1, init=Init(0.4)), shared=False)

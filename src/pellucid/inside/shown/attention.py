@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...model.attention import Attention
 from ...model.place import columns, visible
-from ...views.packed import Array, Packed, pack
+from ...views.packed import Array, Packed
+from ...views.packing import pack
 from ..run import Run
 
 _NUMBERS = 2**15  # as many are sent in 32 bits: 512 keys of a head 64 wide

@@ -11,7 +11,8 @@ from ...model.flow import Look
 from ...model.layers import activate
 from ...model.place import Place
 from ...model.transformer import FeedForward
-from ...views.packed import Array, Packed, pack
+from ...views.packed import Array, Packed
+from ...views.packing import pack
 from ..accounting import Spot, written_by
 from ..asking import account
 from ..ledger import logit_direction

@@ -13,7 +13,8 @@ from torch import Tensor
 from ...model.config import LayerNorm
 from ...model.layers import Norm
 from ...model.transformer import Transformer
-from ...views.packed import Packed, pack
+from ...views.packed import Packed
+from ...views.packing import pack
 from ..asking import ask
 from ..errors import SiteError
 from ..names import check_name

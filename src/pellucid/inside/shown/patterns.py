@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ...views.packed import Array, Packed, pack
+from ...views.packed import Array, Packed
+from ...views.packing import pack
 from ..run import Run
 
 PARTS = ("attention", "cross")

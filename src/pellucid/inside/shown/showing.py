@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ ID = "saved"  # of the run and of its model: a file holds one of each
 ROOM = 400_000  # bytes of answers that are added to those that a view needs
 MOST = 200  # of these answers
 READINGS = {"head": head_reading, "neuron": neuron_reading}
-CHOICES = tuple(field.name for field in fields(Chosen) if field.name != "state")
+CHOICES = ("layer", "head", "part", "position", "key", "neuron", "token")
 _TITLE = 12  # tokens of a text that a title gives
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...views.packed import Packed, pack
+from ...views.packed import Packed
+from ...views.packing import pack
 from ..accounting import Spot
 from ..asking import account, ask
 from ..geometry import angles, step_lengths, trajectory

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...model.place import columns, row_of
-from ...views.packed import Kind, Packed, pack
+from ...views.packed import Kind, Packed
+from ...views.packing import pack
 from ..reading import state_sites
 from ..run import Run
 

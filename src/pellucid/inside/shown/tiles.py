@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ...model.sites import Site
-from ...views.packed import Kind, Packed, pack
+from ...views.packed import Kind, Packed
+from ...views.packing import pack
 from ..names import check_name
 from ..reading import all_sites
 from ..run import Run
