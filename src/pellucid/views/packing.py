@@ -29,7 +29,8 @@ def pack(
     flat = numbers[(..., *np.tril_indices(shape[-1]))] if triangle else numbers
     if kind == "uint8":
         return _in_steps(name, shape, np.asarray(flat, np.float64), triangle, within)
-    packed = flat.astype({"float16": "<f2", "float32": "<f4", "int32": "<i4"}[kind])
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
+        packed = flat.astype({"float16": "<f2", "float32": "<f4", "int32": "<i4"}[kind])
     wide = np.asarray(flat, np.float64)
     finite = np.isfinite(wide)
     if not np.array_equal(finite, np.isfinite(packed)):
