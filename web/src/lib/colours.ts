@@ -24,6 +24,8 @@ export function painter(low: number, high: number, signed = false): Painter {
 
 export const css = ([red, green, blue]: RGB): string => `rgb(${red} ${green} ${blue})`;
 
-// Black or white, whichever is read more easily on a colour (by its luma).
-export const inkOn = ([red, green, blue]: RGB): string =>
-  0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#111216" : "#ffffff";
+// Black or white, whichever has the greater contrast with a colour (by its relative luminance).
+export function inkOn([red, green, blue]: RGB): string {
+  const light = 0.2126 * (red / 255) ** 2.2 + 0.7152 * (green / 255) ** 2.2 + 0.0722 * (blue / 255) ** 2.2;
+  return light > 0.19 ? "#111216" : "#ffffff";
+}
