@@ -49,6 +49,11 @@ def test_text_that_would_be_a_formula_or_a_control_character_is_drawn_as_text():
 def test_what_cannot_be_drawn_is_said(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=r"\.png, \.svg, \.pdf, \.html, got 'x.gif'"):
         bars(["a"], [1.0], "", "").save(tmp_path / "x.gif")
+    with pytest.raises(ValueError, match="there is no folder"):
+        bars(["a"], [1.0], "", "").save(tmp_path / "none" / "x.png")
+    (tmp_path / "x.png").mkdir()
+    with pytest.raises(ValueError, match=r"x\.png is a folder"):
+        bars(["a"], [1.0], "", "").save(tmp_path / "x.png")
     with pytest.raises(ValueError, match="2 labels and 1 values"):
         bars(["a", "b"], [1.0], "", "")
     with pytest.raises(ValueError, match="needs as many values"):
@@ -87,3 +92,12 @@ def test_a_table_as_a_frame():
     assert frame["part"].tolist() == ["a", "b"]
     assert frame["amount"].isna().tolist() == [False, True]
     assert frame.attrs == {"title": "who", "note": "note"}
+
+
+def test_a_heat_map_without_negative_values_has_one_colour_and_goes_by_magnitudes_where_told():
+    (image,) = heat_map([[0.0, 0.5], [None, 0.25]], "ab", "cd", "").figure.axes[0].images
+    assert (image.norm.vmin, image.norm.vmax, image.get_cmap().name) == (0.0, 0.5, "Purples")
+    (image,) = heat_map([[0.0, 0.01], [None, 100.0]], "ab", "cd", "", logarithmic=True).figure.axes[0].images
+    assert (image.norm.vmin, image.norm.vmax, float(image.norm(1.0))) == (0.01, 100.0, pytest.approx(0.5))
+    view = heat_map([[0.0]], "a", "b", "", logarithmic=True)
+    assert view._repr_png_().startswith(b"\x89PNG")

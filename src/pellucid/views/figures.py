@@ -36,21 +36,30 @@ def heat_map(
     columns: Sequence[str],
     title: str,
     names: tuple[str, str, str] = ("row", "column", "value"),
+    *,
+    logarithmic: bool = False,
 ) -> View:
-    """A grid of colours, blue above zero and orange below on one scale (white is zero), grey where there is no value.
+    """A grid of colours, purple above zero and orange below on one scale (white is zero), grey where there is no value.
 
-    `names` say what the rows, the columns and the values are. Raises ValueError for values that have not one row for
-    each label, or not one column, and without matplotlib.
+    Where nothing is below zero the scale is of purple alone. A `logarithmic` one goes from the least value above zero
+    to the largest, and has no colour for the others. `names` say what the rows, the columns and the values are. Raises
+    ValueError for values that have not one row for each label, or not one column, and without matplotlib.
     """
     if not rows or not columns or len(values) != len(rows) or any(len(row) != len(columns) for row in values):
         sizes = f"{len(values)} x {sorted({len(row) for row in values})}"
         raise ValueError(f"a heat map of {len(rows)} rows and {len(columns)} columns needs as many values, got {sizes}")
     cells = [[math.nan if value is None else float(value) for value in row] for row in values]
-    most = max((abs(value) for row in cells for value in row if math.isfinite(value)), default=0.0) or 1.0
+    finite = [value for row in cells for value in row if math.isfinite(value)]
+    most = max(map(abs, finite), default=0.0) or 1.0
+    signed = min(finite, default=0.0) < 0
     figure = _figure(2.8 + 0.32 * len(columns), 1.9 + 0.24 * len(rows))
     axes = figure.add_subplot()
     axes.set_facecolor("0.85")
-    shown = axes.imshow(cells, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    ends: dict[str, Any] = {"vmin": -most if signed else 0.0, "vmax": most}
+    if logarithmic:
+        ends = {"norm": _logarithmic([value for value in finite if value > 0])}
+    cmap = "PuOr" if signed and not logarithmic else "Purples"
+    shown = axes.imshow(cells, cmap=cmap, aspect="auto", interpolation="nearest", **ends)
     axes.set_xticks(range(len(columns)), [_label(label) for label in columns], rotation=90)
     axes.set_yticks(range(len(rows)), [_label(label) for label in rows])
     axes.set_xlabel(_literal(names[1]))
@@ -58,6 +67,13 @@ def heat_map(
     axes.set_title(_literal(title), loc="left", fontsize=10)
     figure.colorbar(shown, ax=axes, label=_literal(names[2]))
     return View(figure, title)
+
+
+def _logarithmic(values: Sequence[float]) -> Any:
+    from matplotlib.colors import LogNorm
+
+    low, high = min(values, default=0.1), max(values, default=1.0)
+    return LogNorm(low, high if high > low else 10 * low)
 
 
 def _figure(width: float, height: float) -> Any:

@@ -30,12 +30,13 @@ def glance(run: Run, chosen: Chosen, title: str) -> View:
 
 
 def stream(run: Run, chosen: Chosen, title: str) -> View:
-    """How far each step moved the stream, at each token."""
+    """How far each step moved the stream, at each token: by orders of magnitude, for a few steps are far longer."""
     at = run.columns()
     states = torch.stack([state[0, at].double() for state in run.states])
     moved = (states[1:] - states[:-1]).norm(dim=-1)
     names = state_sites(run.transformer)[1:]
-    return heat_map(moved.tolist(), names, _numbered(run), title, ("state", "token", "how far the step to it went"))
+    said = ("state", "token", "how far the step to it went")
+    return heat_map(moved.tolist(), names, _numbered(run), title, said, logarithmic=True)
 
 
 def attention(run: Run, chosen: Chosen, title: str) -> View:
