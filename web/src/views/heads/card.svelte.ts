@@ -37,13 +37,20 @@ async function streamed(x: Explorer, model: string, told: (change: Partial<Asked
   throw new Error("the server broke off before the report card was complete");
 }
 
-// A short mark for each kind of head that there is, unlike all others: the first letters of its first and last word.
-export function marks(card: Card): Map<string, { letters: string; colour: string; count: number }> {
+interface Mark {
+  letters: string;
+  colour: string;
+  count: number;
+}
+
+// A short mark for each kind of head that there is, unlike all others: the first letters of its first and last word. The
+// most common kinds have colours of their own.
+export function marks(card: Card): Map<string, Mark> {
   const counts = new Map<string, number>();
   for (const kind of card.kinds.flat()) if (kind) counts.set(kind, (counts.get(kind) ?? 0) + 1);
-  const found = new Map<string, { letters: string; colour: string; count: number }>();
+  const found = new Map<string, Mark>();
   const taken = new Set<string>();
-  for (const [kind, count] of [...counts].sort(([a], [b]) => (a < b ? -1 : 1))) {
+  for (const [kind, count] of [...counts].sort(([a, m], [b, n]) => n - m || (a < b ? -1 : 1))) {
     const words = kind.split(" ");
     let letters = (words[0]?.[0] ?? "?").toUpperCase();
     if (words.length > 1) letters += (words.at(-1)?.[0] ?? "").toUpperCase();
