@@ -35,6 +35,8 @@ def addresses(monkeypatch):
     known = {"0.0.0.0": ("127.0.0.1", 0), "127.0.0.1": ("127.0.0.1", 0), "a.file": "/no/such/folder/socket"}
 
     def look_up(host, port, **_):
+        if len(host) > 63:
+            host.encode("idna")
         if host not in known:
             raise socket.gaierror(-2, "Name or service not known")
         family = socket.AF_UNIX if host == "a.file" else socket.AF_INET
@@ -112,7 +114,10 @@ def test_a_port_in_use_is_one_line(call, serving, taken):
     [
         (["--port", "70000"], "a port lies in 0..65535"),
         (["--port", "-1"], "a port lies in 0..65535"),
-        (["--host", "no.such.host"], "no.such.host is no address of this machine"),
+        (["--host", "no.such.host"], "'no.such.host' is no address of this machine"),
+        (["--host", "a" * 64], "is no address of this machine: it cannot be a name of a host"),
+        (["no/such/folder"], "no model 'no/such/folder'"),
+        (["tiny/../none.gguf"], "no model 'tiny/../none.gguf'"),
         (["--host", "a.file"], "no server can listen at a.file, port 8765: "),
         (["smolml2"], "smollm2"),
         (["gpt2-xxl-none"], "expected a folder"),

@@ -106,11 +106,19 @@ def test_two_that_ask_for_one_at_a_time_get_the_same(shelf):
         assert shelf.loaded == ["gpt2"]
 
 
-def test_what_cannot_be_loaded_is_said(shelf):
+def test_models_are_told_in_the_order_in_which_they_came(shelf):
+    with served([made("one"), made("two")], app={"load": shelf}) as url:
+        done(ask(url, "/api/models", {"name": "gpt2"}))
+        run(url, "one")
+        assert ids(url) == ["one", "two", "gpt2"]
+
+
+def test_what_cannot_be_loaded_is_said(shelf, caplog):
     with served([], app={"load": shelf, "names": ["bad", "broken"]}) as url:
         assert url.held.worker.wait_until(0)
         status = ask(url, "/api/status").json
         assert (status["models"], status["loading"], status["failed"]) == ([], None, "bad is no model")
+        assert [record.getMessage() for record in caplog.records] == ["bad is no model"]
         for name, said in (("bad", "bad is no model"), ("broken", "the disk is gone")):
             last, error = ask(url, "/api/models", {"name": name}).events[-1]
             assert (last, error["code"]) == ("error", "invalid")

@@ -16,9 +16,9 @@ PORT = 8765
 def _check(names: list[str]) -> list[str]:
     for name in names:
         check_name(name)
-        from ..weights.known import KNOWN, locate, on_disk
+        from ..weights.known import KNOWN, is_hub_name, locate, on_disk
 
-        if name not in KNOWN and on_disk(name) is None and "/" not in name:
+        if name not in KNOWN and on_disk(name) is None and not is_hub_name(name):
             locate(name)  # which says what is near it
     return names
 

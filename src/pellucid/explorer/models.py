@@ -1,6 +1,7 @@
 """The models of a server: those it was given, and those it may load, a few at a time."""
 
 import hashlib
+import logging
 import re
 import threading
 from collections.abc import Callable, Container, Sequence
@@ -11,7 +12,7 @@ from ..front import Model
 from ..inside.shown.summary import model_info
 from ..views.table import plain
 from ..weights.known import KNOWN
-from .refusals import RefusedError, refusal, unknown
+from .refusals import LOG, RefusedError, refusal, unknown
 from .worker import Job
 
 
@@ -41,7 +42,8 @@ class Models:
         let_go: Callable[[str], object],
     ):
         self._load, self._most, self._let_go = load, most, let_go
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, Held] = {}  # the last used last
+        self._came: list[Held] = []
         self._lock = threading.Lock()
         self.names = tuple(dict.fromkeys([*names, *KNOWN]))
         self.loading: str | None = None
@@ -53,7 +55,7 @@ class Models:
     def all(self) -> list[Held]:
         """The models that are here, those given first, in the order in which they came."""
         with self._lock:
-            return sorted(self._held.values(), key=lambda held: held.id not in self._given)
+            return sorted(self._came, key=lambda held: held.id not in self._given)
 
     def get(self, id: str) -> Held:
         """The model with this id. Raises RefusedError for none."""
@@ -98,17 +100,20 @@ class Models:
         return held
 
     def load_first(self, name: str) -> None:
-        """Load what a server was started with; what fails is kept, to be told to pages."""
+        """Load what a server was started with; what fails is kept, to be told to pages, and stands in the log."""
         try:
             self.load(name)
         except Exception as error:
             self.failed = refusal(error).to_json()["message"]
+            if isinstance(error, ValueError | RefusedError):  # others are in the log already
+                logging.getLogger(LOG).error(self.failed)
 
     def _put(self, model: Model) -> Held:
         id = id_of(model.name, self._held)
         held = Held(id, model, plain(model_info(model.transformer, model.name, id)))
         with self._lock:
             self._held[id] = held
+            self._came.append(held)
         return held
 
     def _make_room(self) -> None:
@@ -118,7 +123,7 @@ class Models:
             room = max(1, self._most - len(self._given))
             gone = loaded[: max(0, len(loaded) - room)]
             for id in gone:
-                del self._held[id]
+                self._came.remove(self._held.pop(id))
         for id in gone:
             self._let_go(id)
 

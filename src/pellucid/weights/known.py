@@ -56,7 +56,7 @@ def locate(name: str | Path) -> Path:
     known = KNOWN.get(str(name))
     if known is not None:
         return _packaged(known) or download(known.hub)
-    if isinstance(name, str) and _is_hub_name(name):
+    if isinstance(name, str) and is_hub_name(name):
         return download(name)
     raise CheckpointError(f"no model {shown([str(name)])}: {_nearest(Path(name).expanduser())}")
 
@@ -100,7 +100,7 @@ def _packaged(known: Known) -> Path | None:
     return None
 
 
-def _is_hub_name(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
     """Whether it reads 'org/name', and not as a path into a folder that exists."""
     return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name)) and not (
         Path(name).parent.is_dir() or name.endswith(_ENDINGS)
