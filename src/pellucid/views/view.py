@@ -38,11 +38,14 @@ class View:
     def save(self, path: str | Path) -> Path:
         """Write a .png, .svg, .pdf or .html file, aside and then moved into place.
 
-        Raises ValueError for another kind, and for a page that was not compiled.
+        Raises ValueError for another kind, for where no file can be, and for a page that was not compiled.
         """
         path = Path(path).expanduser()
         if path.suffix not in FORMATS:
             raise ValueError(f"a figure is saved as {', '.join(FORMATS)}, got {path.name!r}")
+        if path.is_dir() or not path.parent.is_dir():
+            what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+            raise ValueError(f"no figure can be saved there: {what}")
         content = self.html.encode() if path.suffix == ".html" else self._drawn(path.suffix[1:])
         aside = path.with_name(f".{path.name}.tmp")
         try:

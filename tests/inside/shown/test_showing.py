@@ -90,6 +90,13 @@ def test_what_is_chosen_is_checked_and_told_to_the_page():
         run.show("all")
 
 
+@pytest.mark.parametrize("name", ["layer", "head", "key", "neuron"])
+@pytest.mark.parametrize("value", ["a", None, 1.0, True, [1]])
+def test_what_numbers_nothing_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number, got "):
+        choose(a_trace(), **{name: value})
+
+
 def test_a_saved_page_knows_the_model_the_text_and_the_edits():
     run = a_trace().edit(zero("1.attention.heads", head=0))
     html = run.show("glance").html

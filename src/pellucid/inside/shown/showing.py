@@ -49,9 +49,11 @@ def choose(run: Run, **chosen: Any) -> Chosen:
     check_part(run, given["part"])
     for name, size in (("layer", config.n_layers), ("head", config.n_heads), ("neuron", config.d_ff)):
         if name in given:
+            _whole(name, given[name])
             within(name, given[name], size)
     given["position"] = run.columns().index(run.column(0, given["position"]))
     if "key" in given:
+        _whole("key", given["key"])
         keys = run.source if given["part"] == "cross" and run.source is not None else run
         within("key", given["key"], len(keys.columns()))
     if given.get("token") is not None:
@@ -59,6 +61,12 @@ def choose(run: Run, **chosen: Any) -> Chosen:
     states = state_sites(run.transformer)
     state = states.index(f"{run.transformer.prefix}{given['layer']}.stream") if "layer" in given else len(states) - 1
     return Chosen(**given, state=state)
+
+
+def _whole(name: str, value: object) -> None:
+    """Refuse what numbers nothing, before it is compared with how many there are."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
 
 
 def gathered(run: Run, view: str, chosen: Chosen) -> dict[str, Shown]:
