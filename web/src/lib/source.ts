@@ -21,6 +21,7 @@ export interface Source {
   // The addresses that were answered so far: what a saved file has to hold.
   readonly seen: () => string[];
   get(path: string, signal?: AbortSignal): Promise<unknown>;
+  fresh(path: string): Promise<unknown>; // what may have changed since it was asked for
   post(path: string, body: unknown, signal?: AbortSignal): Promise<Response>;
   events(path: string, body: unknown | undefined, signal?: AbortSignal): AsyncGenerator<Event>;
 }
@@ -52,6 +53,10 @@ export class Server implements Source {
     return asked;
   }
 
+  fresh(path: string): Promise<unknown> {
+    return this.fetched(path);
+  }
+
   async post(path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
     return checked(await reached(this.root + path, posted(body, signal)));
   }
@@ -66,7 +71,8 @@ export class Server implements Source {
   private async fetched(path: string, signal?: AbortSignal): Promise<unknown> {
     const response = await checked(await reached(this.root + path, { signal: signal ?? null }));
     const packed = response.headers.get("content-type")?.startsWith("application/x-pellucid");
-    return packed ? unpack(new Uint8Array(await response.arrayBuffer())) : response.json();
+    const body = await received(response.arrayBuffer());
+    return packed ? unpack(new Uint8Array(body)) : JSON.parse(new TextDecoder().decode(body));
   }
 }
 
@@ -94,6 +100,10 @@ export class Saved implements Source {
     let answer = this.kept.get(path);
     if (!answer) this.kept.set(path, (answer = this.opened(path)));
     return answer;
+  }
+
+  fresh(): Promise<unknown> {
+    return Promise.reject(new AnswerError(OFFLINE, "offline"));
   }
 
   post(): Promise<Response> {
@@ -131,9 +141,12 @@ function posted(body: unknown, signal?: AbortSignal): RequestInit {
   };
 }
 
-async function reached(path: string, how: RequestInit): Promise<Response> {
+const reached = (path: string, how: RequestInit): Promise<Response> => received(fetch(path, how));
+
+// What a browser says of a server that is gone depends on the browser, and on how much of an answer had come.
+async function received<Part>(coming: Promise<Part>): Promise<Part> {
   try {
-    return await fetch(path, how);
+    return await coming;
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new AnswerError("The server does not answer. Is `pellucid explore` still running?", "gone");
@@ -160,7 +173,7 @@ export async function* parsed(body: ReadableStream<Uint8Array>): AsyncGenerator<
   let held = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await received(reader.read());
       held += decoder.decode(value ?? new Uint8Array(), { stream: !done });
       const blocks = held.split(/\r?\n\r?\n/);
       held = blocks.pop() ?? "";

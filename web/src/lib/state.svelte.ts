@@ -56,6 +56,7 @@ export class Explorer {
   busy = $state.raw<Progress | null>(null);
   error = $state("");
   private ids: number[] | null = null; // what is run instead of the text, once tokens were appended to it
+  private ran = $state.raw<Edit[]>([]); // the edits that the trace was made with: those of the list may be others
   private running: AbortController | null = null;
   private placed = false; // whether a link has said what is chosen in the trace to come
 
@@ -90,31 +91,35 @@ export class Explorer {
 
   async start(): Promise<void> {
     if (!this.live) return;
-    await this.guarded(async () => {
+    try {
       let status = await this.refresh();
       while (!status.models.length && status.loading) {
         this.busy = { stage: `loading ${status.loading}`, done: 0, total: 0 };
         await new Promise((later) => setTimeout(later, 400));
         status = await this.refresh();
       }
-      this.busy = null;
       if (!status.models.length && status.failed) this.error = status.failed;
-      await this.follow(fromLink(location.hash));
-    });
+    } catch (error) {
+      this.error = said(error);
+      return;
+    } finally {
+      this.busy = null;
+    }
+    await this.followed(location.hash);
   }
 
   async load(name: string): Promise<void> {
     await this.guarded(async (signal) => {
-      const model = await this.finished<ModelInfo>("models", { name }, signal);
-      await this.refresh();
-      this.model = model;
-      this.forget();
+      await this.loaded(name, signal);
+      this.edits = []; // they name sites of the model before
+      this.ids = null;
       if (this.text) await this.traced(signal);
     });
   }
 
   // Run the text that is in the box.
   async run(): Promise<void> {
+    if (!this.model) return; // the first one is still being loaded
     this.ids = null;
     await this.again();
   }
@@ -165,8 +170,9 @@ export class Explorer {
     await this.again();
   }
 
-  get said(): SaidEdit[] {
-    return this.trace?.edits ?? [];
+  // What the server says of each edit in the list; nothing of those that no run was made with yet.
+  get said(): (SaidEdit | undefined)[] {
+    return this.edits.map((edit) => this.trace?.edits[this.ran.indexOf(edit)]);
   }
 
   // --- Choosing ---
@@ -199,16 +205,28 @@ export class Explorer {
     return toLink(this.link);
   }
 
-  async follow(link: Link | null): Promise<void> {
-    const models = this.status?.models ?? [];
-    this.model = models.find((one) => one.name === link?.model) ?? models[0] ?? null;
-    if (!link) return;
+  // What stands behind the # of an address; nothing changes where that is no link.
+  async followed(hash: string): Promise<void> {
+    this.model ??= this.status?.models[0] ?? null;
+    const link = fromLink(hash);
+    if (link) await this.follow(link);
+    else if (hash.length > 1) this.error = "This address holds no link that the page can read: it was cut off or changed.";
+  }
+
+  async follow(link: Link): Promise<void> {
     const { text, sourceText, edits, view, comparing, otherText, otherModel, ids } = link;
-    Object.assign(this, { text, sourceText, edits, view, comparing, otherText, otherModel, ids });
+    Object.assign(this, { text, sourceText, edits, comparing, otherText, otherModel, ids });
+    if (VIEWS.includes(view)) this.view = view;
+    this.trace = null;
+    this.other = null;
     this.chosen = { ...START, ...link.chosen };
     this.placed = true;
-    if (link.model && this.model?.name !== link.model) await this.load(link.model);
-    else if (text || ids) await this.again();
+    const here = this.status?.models.find((one) => one.name === link.model);
+    if (here) this.model = here;
+    await this.guarded(async (signal) => {
+      if (link.model && !here) await this.loaded(link.model, signal);
+      if (text || ids) await this.traced(signal);
+    });
   }
 
   // One HTML file of what was seen so far.
@@ -232,25 +250,39 @@ export class Explorer {
     this.ids = ids;
     await this.again();
     if (this.trace?.ids.join() === ids.join()) this.text = this.trace.text;
-    else this.ids = before;
+    else if (this.ids === ids) this.ids = before;
+  }
+
+  private async loaded(name: string, signal: AbortSignal): Promise<void> {
+    const model = await this.finished<ModelInfo>("models", { name }, signal);
+    await this.refresh();
+    this.model = model;
+    this.trace = null;
+    this.other = null;
   }
 
   private async traced(signal: AbortSignal): Promise<void> {
     if (!this.model) return;
     const what = this.ids ? { ids: this.ids } : { text: this.text };
-    const body = { model: this.model.id, ...what, source: this.asSource(), edits: this.edits };
-    const before = this.trace;
+    const { edits, trace: before } = this;
+    const body = { model: this.model.id, ...what, source: this.asSource(), edits };
     const trace = await this.finished<TraceInfo>("traces", body, signal);
     if (!this.placed && before?.ids.length !== trace.ids.length) this.chosen.position = trace.ids.length - 1;
     this.placed = false;
     this.trace = trace;
+    this.ran = edits;
     this.clamp();
     await this.comparedWith(signal);
   }
 
   private async comparedWith(signal: AbortSignal): Promise<void> {
     const body = this.otherRun();
-    this.other = body ? await this.finished<TraceInfo>("traces", body, signal) : null;
+    try {
+      this.other = body ? await this.finished<TraceInfo>("traces", body, signal) : null;
+    } catch (error) {
+      this.other = null; // the one before was beside another run
+      throw error;
+    }
   }
 
   private otherRun(): Record<string, unknown> | null {
@@ -287,7 +319,7 @@ export class Explorer {
     try {
       await work(own.signal);
     } catch (error) {
-      if (!own.signal.aborted) this.error = error instanceof Error ? error.message : String(error);
+      if (!own.signal.aborted) this.error = said(error);
     } finally {
       if (this.running === own) {
         this.busy = null;
@@ -297,15 +329,7 @@ export class Explorer {
   }
 
   private async refresh(): Promise<Status> {
-    const response = await fetch("api/status");
-    return (this.status = (await response.json()) as Status);
-  }
-
-  private forget(): void {
-    this.trace = null;
-    this.other = null;
-    this.edits = [];
-    this.ids = null;
+    return (this.status = (await this.source.fresh("status")) as Status);
   }
 
   private clamp(): void {
@@ -318,6 +342,7 @@ export class Explorer {
     chosen.state = within(chosen.state, trace.states.length);
     chosen.neuron = within(chosen.neuron, model.config.d_ff);
     if (chosen.part === "cross" && model.family !== "encoder-decoder") chosen.part = "attention";
+    if (chosen.token !== null && !(chosen.token >= 0 && chosen.token < model.vocab_size)) chosen.token = null;
     const keys = chosen.part === "cross" ? (trace.source_tokens?.length ?? 1) : trace.ids.length;
     chosen.key = within(chosen.key, keys);
   }
@@ -332,11 +357,14 @@ export class Explorer {
     this.sourceText = sourceText ?? "";
     this.comparing = comparing ?? "nothing";
     this.edits = (trace?.edits ?? []).map((edit) => edit.json);
+    this.ran = this.edits;
     const last = (trace?.ids.length ?? 1) - 1;
     this.chosen = { ...START, position: last, ...(state.chosen ?? {}) };
     this.clamp();
   }
 }
+
+const said = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 const KEY = Symbol("explorer");
 
