@@ -143,6 +143,14 @@ def test_scores_that_a_page_edits_are_the_librarys(url, made):
     assert info["next"] == made["gpt2"].trace(IDS).edit(*edits).top(10).to_json()
 
 
+def test_an_edit_of_a_position_that_the_text_has_not_is_refused(url):
+    edits = [zero("1.stream", position=len(IDS)).to_json()]
+    run(url, "gpt2")
+    found = ask(url, "/api/traces", {"model": "gpt2", "ids": IDS, "edits": edits})
+    assert found.status == 400
+    assert f"reaches nothing: this text has positions 0..{len(IDS) - 1}" in found.json["error"]["message"]
+
+
 def test_a_permanent_link_finds_the_same_run(url):
     first = run(url, "gpt2", EDITS)["id"]
     with served(models().values()) as other:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..front import Model
 from ..inside.reading import chain
 from ..inside.recorder import Recorder
-from ..inside.rerun import edited
+from ..inside.rerun import check_reached, edited
 from ..inside.shown.edits_said import edit_said
 from ..inside.shown.summary import trace_info
 from ..inside.trace import Trace, recorded
@@ -41,6 +41,7 @@ def traced(held: Held, prompt: Read, traces: Traces, job: Job) -> dict[str, Any]
         bare = replace(prompt, edits=())
         found = traces.find(_id(held, bare)) or traces.put(_kept(held, bare, _first(held.model, prompt, job)))
         if prompt.edits:
+            check_reached(found.run, prompt.edits)
             run = edited(found.run, prompt.edits, _watch(transformer, job, "edit"))
             found = traces.put(_kept(held, prompt, run))
     return {**found.info, "text": prompt.text}  # others may have written these tokens in another way
