@@ -35,6 +35,7 @@ def greedy(transformer, ids, count):
     return tuple(made[len(ids) :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transformer", list(shapes()), ids=["gpt2", "parallel"])
 def test_edits_hold_while_decoding_by_absolute_position(transformer):
     model = Model(transformer).edited(*EDITS)

@@ -330,6 +330,7 @@ def test_an_edited_model_is_read_under_its_edits_or_says_that_it_is_not():
     torch.testing.assert_close(mean.double(), torch.cat((one, other)).mean(0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_pairs_are_traced_under_the_edits(smollm2_path):
     model = load(smollm2_path).edited(pellucid.zero("0.attention.heads"))
     pairs = model.pairs([("The capital of France is", "The capital of Italy is")])
@@ -338,6 +339,7 @@ def test_pairs_are_traced_under_the_edits(smollm2_path):
     assert torch.equal(corrupted["logits"], model.trace("The capital of Italy is")["logits"])
 
 
+@pytest.mark.slow
 def test_a_saved_model_opens_as_it_was_with_its_edits(tmp_path, smollm2_path):
     model = load(smollm2_path).edited(pellucid.add("3.stream", torch.ones(576), position=1))
     model.save(tmp_path / "m")

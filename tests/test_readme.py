@@ -49,6 +49,7 @@ def unknown_options(words: list[str], help_text: str) -> list[str]:
     return [option for option in options if not re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", help_text)]
 
 
+@pytest.mark.slow
 def test_python_blocks_run_and_print_what_they_show():
     assert blocks(README, "python")
     assert run_python(README) == []
@@ -66,6 +67,7 @@ def test_the_page_of_the_inside_names_every_file():
     assert [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)] == []
 
 
+@pytest.mark.slow
 def test_commands_are_real():
     for words in commands(README, "pellucid"):
         names = [word for word in words[:1] if not word.startswith("-")]

@@ -33,6 +33,7 @@ def test_no_import_ring():
     assert house.rings(PACKAGE) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [house.at_import, house.sizes, house.probes])
 def test_every_module_keeps(rule):
     assert [finding for module in PACKAGE.values() for finding in rule(module)] == []

@@ -66,6 +66,7 @@ def test_a_model_without_a_chat_template_says_so_before_the_first_line(call, typ
     assert "has no chat template" in err
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it_quietly(start, tiny):
     process = start("chat", tiny, "--max-new-tokens", 1)
     process.stdin.write("the cat\n")

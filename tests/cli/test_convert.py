@@ -158,6 +158,7 @@ def test_bert_says_how_many_types_its_tokens_have(ask, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path / "back").encode("Hellos a") == [2, 5, 6, 7, 3]
 
 
+@pytest.mark.slow
 def test_sentencepiece_goes_both_ways_or_says_why_not(ask, oracle, tmp_path):
     config = replace(load_checkpoint(oracle[2]).config, vocab_size=360)
     same = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}

@@ -10,6 +10,7 @@ from pellucid.inside.edit_files import read_edits, write_edits
 PROMPT = "The capital of"
 
 
+@pytest.mark.slow
 def test_before_and_after(ask, tiny):
     found = ask("edit", tiny, "--zero", "1.attention.heads", "--head", "0,2-3", "--prompt", PROMPT, "--top", 3)
     model = load(tiny)

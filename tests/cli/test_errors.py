@@ -114,6 +114,7 @@ def test_a_closed_stdout_is_one_line(tiny):
         assert "stdout is closed" in one_line((done.returncode, done.stdout, done.stderr))
 
 
+@pytest.mark.slow
 def test_a_closed_stderr_is_no_error(tiny):
     done = closed("2>&-", "run", tiny, "the cat", "--max-new-tokens", "2")
     assert (done.returncode, done.stderr, done.stdout[-1:]) == (0, "", "\n")
@@ -176,6 +177,7 @@ def test_an_interrupt_that_an_import_would_lose_still_ends_it(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_text_is_made_ends_it_quietly(start, tiny):
     process = start("run", tiny, "the cat", "--max-new-tokens", 60, "--temperature", 1)
     process.stdout.read(1)
@@ -204,6 +206,7 @@ def test_bytes_that_are_no_text_are_one_line(start):
     assert "not valid text" in err
 
 
+@pytest.mark.slow
 def test_a_terminal_without_block_characters_still_gets_the_numbers(start):
     process = start("params", "gpt2", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     out, err = process.communicate(timeout=60)

@@ -64,7 +64,7 @@ def test_without_a_model_a_random_one_shows_it(ask):
         (("gelu", "--numbers", "1"), "the lesson gelu takes no numbers"),
         (("softmax", "TINY", "--numbers", "1"), "takes numbers or a model, not both"),
         (("softmax", "--numbers", "1,x"), "commas between them, as 2,4,4,5; got '1,x'"),
-        (("family", "--save", "x.gif"), "a figure is saved as .png, .svg, .pdf, got 'x.gif'"),
+        (("family", "--save", "x.gif"), "a figure is saved as .png, .svg, .pdf, .html, got 'x.gif'"),
         (("batch-norm", "--save", "x.png"), "the lesson batch-norm has no figure to save"),
         (("lens", ""), "the model's name is empty"),
     ],

@@ -69,6 +69,7 @@ def test_what_is_wrong_is_one_line(call, options, tmp_path):
     refused(call, "holds a run: go on with it (--resume)", "train", *options(f"folder={tmp_path / 'new'}"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_after_the_step_and_resume_goes_on(start, ask, options, tmp_path):
     process = start("train", *options("steps=100000", "evaluate.every=5", "save.every=100000"))
     assert "validation" in process.stdout.readline()

@@ -59,3 +59,11 @@ def test_a_parameter_that_is_needed(url):
     found = ask(url, f"/api/traces/{trace}/file", {"state": {}, "paths": [f"traces/{trace}/norm"]})
     assert (found.status, found.code) == (400, "invalid")
     assert "site" in found.json["error"]["message"]
+
+
+def test_a_report_card_is_in_the_file_once_it_was_made(url):
+    trace = done(ask(url, "/api/traces", {"model": "tiny", "ids": [1]}))["id"]
+    asked = {"state": {}, "paths": ["models/tiny/card"]}
+    assert ask(url, f"/api/traces/{trace}/file", asked).json["responses"] == {}
+    card = url.held.models.get("tiny").card = {"kinds": [["induction"]], "scores": [], "note": "so"}
+    assert ask(url, f"/api/traces/{trace}/file", asked).json["responses"] == {"models/tiny/card": card}

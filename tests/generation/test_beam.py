@@ -132,6 +132,7 @@ some_beams = st.builds(
 some_prompts = st.lists(st.lists(st.integers(1, V - 1), min_size=1, max_size=8), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=12)
 @given(beams=some_beams, prompts=some_prompts, forbidden=st.sampled_from([[], [5], [2, 11]]))

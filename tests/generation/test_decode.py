@@ -95,6 +95,7 @@ def hf_llama() -> tuple[LlamaForCausalLM, Transformer]:
     return theirs, ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [hf_gpt2, hf_llama])
 @pytest.mark.parametrize("settings", [{}, {"repetition_penalty": 1.8}, {"min_new_tokens": 15, "stop_ids": (49, 3, 7)}])
 def test_greedy_is_hugging_faces(pair, settings):
@@ -368,6 +369,7 @@ def test_frequencies_are_those_of_the_declared_length(scaling):
         Decoding(model, [[1], [1] * 20], Sampling(max_new_tokens=4))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(configs("causal"), st.integers(1, 12))
 def test_every_form_decodes_the_tokens_of_full_passes(config, length):

@@ -136,6 +136,7 @@ def test_srv_3_no_new_tokens(words, prompt):
     assert list(stream(tiny_gpt2(), words(pieces_of([])), prompt, sampling)) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     st.lists(st.lists(st.integers(0, 49), min_size=1, max_size=14), min_size=1, max_size=4),

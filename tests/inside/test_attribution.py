@@ -30,6 +30,7 @@ def value(metric, trace):
     return float(metric.of(trace)[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(configs(), st.data())
 def test_the_score_is_the_limit_of_small_patches(config, data):
@@ -86,6 +87,7 @@ def test_heads_of_the_last_attention_add_up_as_their_patches_do():
     assert found.names == ("site", "head", "score")
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(configs("causal"), st.sampled_from(["0.stream", "0.attention.heads", "0.ffn.up"]))
 def test_integrated_gradients_are_complete_as_points_grow(config, site):
@@ -102,6 +104,7 @@ def test_integrated_gradients_are_complete_as_points_grow(config, site):
     assert gaps[1] <= max(gaps[0] / 10, 1e-4)
 
 
+@pytest.mark.slow
 def test_a_whole_state_patched_is_the_source_and_its_integrated_scores_say_so():
     base, source = two(tiny_gpt2())
     found = attribution(base, source, "*.stream", metric=METRIC, points=24)

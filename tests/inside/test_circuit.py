@@ -40,6 +40,7 @@ def by_hand(sharpness: float = 1.0):
     return [trace(model, ids) for ids in (clean, corrupted, other)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "words"), [("patching", {"size": 9}), ("acdc", {"threshold": 1e-6})])
 def test_the_known_circuit_is_found_and_nothing_else(method, words):
     clean, corrupted, other = by_hand()

@@ -29,6 +29,7 @@ def read_as(model, layer: int, x: torch.Tensor) -> torch.Tensor:
     return x / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(configs())
 def test_circuits_are_the_models_scores_and_writes(config):

@@ -39,6 +39,7 @@ def whole(model, ids, mask, edits):
     return [seen[name] for name in names], logits
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(configs(), st.sampled_from([None, LEFT, RIGHT]), st.data())
 def test_what_is_run_again_equals_the_whole_pass(config, mask, data):
@@ -59,6 +60,7 @@ def test_what_is_run_again_equals_the_whole_pass(config, mask, data):
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(configs(), st.data())
 def test_a_site_read_from_an_edited_trace_is_what_the_edited_pass_had(config, data):
@@ -81,6 +83,7 @@ def test_a_site_read_from_an_edited_trace_is_what_the_edited_pass_had(config, da
         torch.testing.assert_close(read, value, atol=1e-10, rtol=1e-10, msg=name)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs(), st.data())
 def test_the_ledger_of_an_edited_trace_still_adds_up(config, data):

@@ -50,6 +50,7 @@ def test_a_hugging_face_name_is_the_module_whose_output_the_site_is(family, tmp_
         torch.testing.assert_close(value, outputs[name].expand_as(value), atol=2e-5, rtol=2e-5, msg=name)
 
 
+@pytest.mark.slow
 @given(configs("decoder"))
 def test_transformer_lens_names_cover_the_sites_of_a_pre_norm_model(config):
     if isinstance(config.block, PostNorm):

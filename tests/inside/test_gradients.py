@@ -67,6 +67,7 @@ def test_every_gradient_is_that_of_a_kept_graph(config, mask, row):
     same(found, by_autograd(found, mask, ODD, row), ours)
 
 
+@pytest.mark.slow
 @settings(max_examples=16)
 @given(configs(), st.sampled_from([None, LEFT]), st.data())
 def test_edits_are_in_force_in_the_gradients_of_an_edited_trace(config, mask, data):

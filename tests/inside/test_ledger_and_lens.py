@@ -19,6 +19,7 @@ from pellucid.model.layers import activate
 from tiny import VOCAB, build, configs, passed, random_ids, tiny_gpt2, traced
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(configs(), st.sampled_from(WAYS), st.integers(0, VOCAB - 1), st.integers(-5, 4))
 def test_the_ledger_adds_up(config, by, token, position):
@@ -129,6 +130,7 @@ def test_a_ledger_refuses_what_it_cannot_answer():
         found.ledger(3).top(0)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(configs(), st.sampled_from(WAYS), st.integers(0, VOCAB - 1), st.integers(-5, 4), st.data())
 def test_the_ledger_of_what_the_lens_reads_at_any_depth(config, by, token, position, data):

@@ -102,6 +102,7 @@ def test_every_kind_of_writer_is_taken_away(by, kind):
     assert abs(happened) > 1e-6
 
 
+@pytest.mark.slow
 @settings(max_examples=14)
 @given(configs(), st.sampled_from(["head", "neuron", "source", "head and source", "sublayer"]), st.integers(0, 4))
 def test_where_nothing_comes_after_the_prediction_is_what_happens(config, by, position):
@@ -123,6 +124,7 @@ def test_where_nothing_comes_after_the_prediction_is_what_happens(config, by, po
     assert tried > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(configs(), st.sampled_from(WAYS))
 def test_any_ledger_of_any_family_can_be_checked(config, by):

@@ -36,6 +36,7 @@ def chosen(draw, site, value) -> tuple[dict, torch.Tensor]:
     return {"along": along}, value @ along
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs(), st.sampled_from(WAYS), st.booleans(), st.data())
 def test_what_any_site_reads_is_the_sum_of_what_was_written(config, by, edited, data):

@@ -94,6 +94,7 @@ def test_padding_has_no_place_among_the_sources():
         assert abs(ours.remainder) < 1e-9
 
 
+@pytest.mark.slow
 @settings(max_examples=22)
 @given(configs(), st.sampled_from(WAYS), st.data())
 def test_every_split_of_an_edited_trace_adds_up(config, by, data):

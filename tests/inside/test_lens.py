@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from pellucid.inside.asking import ask
 from pellucid.inside.jacobian_lens import JacobianLens, jacobian_lens
 from pellucid.inside.lens_file import write_lens
 from pellucid.inside.trace import trace
@@ -16,6 +17,7 @@ from pellucid.model.layers import activate
 from tiny import VOCAB, build, configs, passed, random_ids, tiny_gpt2, traced
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(configs())
 def test_the_lens_has_fresh_statistics_and_ends_in_the_models_own_distribution(config):
@@ -47,8 +49,8 @@ def test_the_lens_has_fresh_statistics_and_ends_in_the_models_own_distribution(c
 def test_int_1_the_lens_at_the_end_is_the_logits_bit_for_bit():
     model, ids = tiny_gpt2(), random_ids(1, 6)
     found = trace(model, ids)
-    point = found._point(0, -1)
-    assert torch.equal(point.unembed(point.state(-1)), model(ids)[0, -1])
+    at_the_end = ask(found, lambda point: point.unembed(point.state(-1)), 0, -1, ["final"])
+    assert torch.equal(at_the_end, model(ids)[0, -1])
     unscaled = torch.nn.functional.layer_norm(found["2.stream"], (32,)) @ model.W_U.T
     assert (unscaled - model(ids)).abs().max() > 0.1
 
@@ -68,6 +70,7 @@ def untouched(layers=2, width=32) -> TunedLens:
     return TunedLens(torch.zeros(layers, width, width), torch.zeros(layers, width))
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(configs("decoder"))
 def test_a_tuned_lens_is_the_logit_lens_before_it_is_trained(config):
@@ -100,6 +103,7 @@ def learnable() -> tuple[torch.nn.Module, list[torch.Tensor]]:
     return model, [random_ids(8, 12, seed=seed) for seed in range(64)]
 
 
+@pytest.mark.slow
 def test_training_lowers_the_divergence_at_every_depth_on_texts_kept_back():
     model, batches = learnable()
     model.requires_grad_(True)
@@ -186,6 +190,7 @@ def test_files_that_are_no_lens_are_refused(tmp_path):
         load("no JSON" if about == {"pellucid": "{"} else "version 1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["decoder", "causal"])
 def test_the_jacobian_lens_is_the_mean_derivative_of_the_final_state(form):
     model = tiny_gpt2()

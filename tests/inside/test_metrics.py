@@ -11,6 +11,7 @@ from pellucid.inside.metrics import Metric, divergence, log_probability, logit, 
 from tiny import VOCAB, build, configs, random_ids, tiny_gpt2, traced
 
 
+@pytest.mark.slow
 @given(configs("decoder"), st.integers(-4, 3))
 def test_each_metric_is_its_formula_on_the_full_logits(config, position):
     model = build(config)

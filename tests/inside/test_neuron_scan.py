@@ -65,6 +65,7 @@ def check(found: Neurons, model, rows) -> None:
         assert float(found.fraction[layer, neuron]) == sum(value > 0 for value in values) / len(values)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(configs("all").filter(lambda config: config.encoder is None), st.integers(1, 4), st.booleans())
 def test_the_strongest_texts_are_those_of_a_plain_sort(config, batch, lowest):

@@ -21,6 +21,7 @@ def effects(model, layer, neuron) -> dict[int, float]:
     return up
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(configs().filter(lambda config: not isinstance(config.head, MaskedLanguage)))
 def test_values_times_effects_are_the_layers_entry_in_the_ledger(config):

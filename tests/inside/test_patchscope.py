@@ -13,6 +13,7 @@ from pellucid.model.config import Config, Init
 from tiny import VOCAB, build, random_ids, tiny_gpt2, traced
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 2), st.integers(-5, 4), st.integers(0, 1), st.integers(-4, 3))
 def test_the_state_stands_in_the_other_prompt_and_what_follows_runs_on(depth, position, target_depth, target_position):

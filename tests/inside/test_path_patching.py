@@ -28,6 +28,7 @@ def linear(seed: int):
     return [run.edit(*(freeze(site, base, 0) for site in sites)) for run in (base, source)]
 
 
+@pytest.mark.slow
 def test_edges_add_up_to_the_node_in_a_linear_model():
     base, source = linear(0)
     metric = logit(3, minus=9)
@@ -47,6 +48,7 @@ def test_edges_do_not_add_up_where_the_model_is_not_linear():
     assert float((each.values.sum(1) - nodes.values[:, 0]).abs().max()) > 1e-3
 
 
+@pytest.mark.slow
 @given(prenorm(forms="decoder"))
 @settings(max_examples=4)
 def test_edges_backwards_in_depth_are_zero_and_all_of_them_are_the_node(config):

@@ -151,6 +151,7 @@ def test_a_head_that_looks_at_its_neighbourhood_is_no_previous_token_head():
     assert float(Measure(even, "", "previous token").excess.max()) < 0
 
 
+@pytest.mark.slow
 def test_a_card_with_and_without_words(tokenizer):
     model = tiny_gpt2(dtype=torch.float32, vocab_size=260, context_length=600)
     card = report_card(model, tokenizer, start=0)
@@ -175,6 +176,7 @@ def test_a_card_with_and_without_words(tokenizer):
     assert "no token before them" in without.note
 
 
+@pytest.mark.slow
 def test_cards_of_encoders_decoders_and_small_contexts():
     both_ways = build(Config(60, 64, 2, 24, 3, masks=(Bidirectional(),), head=None, init=Init(0.4)))
     assert "next token, random" in report_card(both_ways).table().columns

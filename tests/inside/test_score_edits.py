@@ -43,6 +43,7 @@ def logits_with(model: Transformer, ids, site: str, head: int, query: int, row: 
     return passed(model, ids, looks={site: put})
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(configs(), st.data())
 def test_a_score_set_at_one_key_is_what_the_formula_says_in_every_form(config, data):

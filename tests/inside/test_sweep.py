@@ -69,6 +69,7 @@ def questions(draw):
     return config, site.name, each
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(questions(), st.sampled_from([None, LEFT, RIGHT]), st.booleans(), st.sampled_from([-1, 1]))
 def test_a_sweep_is_the_edited_trace_at_every_place(question, mask, skip, position):
@@ -98,6 +99,7 @@ def test_an_edited_pattern_gives_padding_no_weight(mask):
         assert bool((pattern[..., ~mask[1].bool()] == 0.0).all())
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(configs("causal"), st.sampled_from(["*.stream", "*.attention.heads", "*.ffn.update"]))
 def test_a_sweep_in_fp32_is_the_edited_trace_within_rounding(config, sites):
@@ -133,6 +135,7 @@ def lists_of_edits(draw):
     return config, before, draw(st.lists(st.one_of(single, st.tuples(single, single)), min_size=1, max_size=4))
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(lists_of_edits(), st.sampled_from([None, LEFT, RIGHT]), st.booleans(), st.sampled_from([1, 10**9]))
 def test_any_edits_in_one_sweep_are_those_edits_one_after_another(question, mask, skip, memory):

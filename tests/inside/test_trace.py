@@ -40,6 +40,7 @@ def watched(model, ids, mask=None):
     return seen
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(configs(), st.sampled_from([None, LEFT, RIGHT]))
 def test_every_site_read_from_the_stream_is_what_the_pass_had(config, mask):
@@ -87,6 +88,7 @@ def test_int_1_the_stream_is_what_the_names_say(config):
         torch.testing.assert_close(total, after, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs())
 def test_int_2_head_writes_and_the_bias_are_the_update(config):
@@ -112,6 +114,7 @@ def test_int_2_head_writes_and_the_bias_are_the_update(config):
             torch.testing.assert_close(moved, update, atol=1e-11, rtol=1e-11)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(configs("causal"), st.lists(st.integers(1, 3), min_size=1, max_size=4))
 def test_the_streams_of_chunks_are_the_trace_of_the_whole(config, chunks):

@@ -25,6 +25,7 @@ def saved(tmp_path):
     return model, path
 
 
+@pytest.mark.slow
 @given(configs(), st.booleans())
 def test_every_site_comes_back(tmp_path_factory, config, padded):
     model, path = build(config), tmp_path_factory.mktemp("trace") / "a.safetensors"

@@ -2,11 +2,13 @@
 
 import math
 
+import pytest
 import torch
 
 from pellucid.lessons.learning import VERSE, learning
 
 
+@pytest.mark.slow
 def test_cross_entropy_falls_from_guessing_to_knowing_the_verse():
     torch.manual_seed(2)
     expected = torch.rand(1)

@@ -33,6 +33,7 @@ def test_lessons_that_can_do_without_take_no_argument_or_numbers():
         assert not each.numbers or isinstance(each.alone((1.0, 2.0, 4.0)), Found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name for each in LESSONS if each.on])
 def test_lessons_on_a_model_run_on_any_and_can_be_drawn(name):
     each = lesson(name)
@@ -52,6 +53,7 @@ FORMS = {
 REFUSED = {"BERT": {"causal-mask", "next-token", "unembedding", "contributions", "cancelling", "corrections"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_lessons_run_on_models_of_every_form_or_say_why_not(form):
     model = random_model(**{"n_layers": 2, "d_model": 32} | FORMS[form])

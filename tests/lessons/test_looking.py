@@ -95,6 +95,7 @@ def test_induction_needs_both_heads():
     assert dict(row[:2] for row in card)["induction"] == 1
 
 
+@pytest.mark.slow
 def test_the_sparser_features_are_the_more_of_them_fit():
     table, last = looking.toy_model(600, sparsities=(0.0, 0.9, 0.99)).tables
     stored = table.column("features stored")

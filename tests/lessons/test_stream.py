@@ -50,6 +50,7 @@ def test_every_block_is_its_formula(config):
     assert all(formula.startswith("norm(x + ") == isinstance(config.block, PostNorm) for formula in ends)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(ONE_SIDED)
 def test_the_last_state_is_the_embedding_and_all_corrections(config):

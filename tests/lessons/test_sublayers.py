@@ -13,6 +13,7 @@ MASK = torch.tensor([[1] * 5, [0, 0, 1, 1, 1]])
 ONE_SIDED = configs().filter(lambda config: config.encoder is None)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(ONE_SIDED)
 def test_every_line_is_what_the_model_made(config):

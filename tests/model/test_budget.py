@@ -9,6 +9,7 @@ from pellucid.model.transformer import Transformer
 from tiny import configs
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(configs())
 def test_the_budget_counts_every_parameter_once(config):

@@ -1,5 +1,6 @@
 """The rolling cache: a window forgets what it cannot see, and nothing else changes."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ def columns_held(cache):
     return {layer: held.room.shape[1] for layer, held in cache._keys.items()}
 
 
+@pytest.mark.slow
 def test_mistral_a_rolling_cache_equals_the_full_pass_over_three_windows():
     model, ids, width = windowed((Window(7),)), random_ids(2, 40), 7
     for chunks in ([1] * 40, [16, *[1] * 24], [7] * 5 + [5], [3, 11, 2, 13, 11]):
@@ -33,6 +35,7 @@ def test_mistral_a_rolling_cache_equals_the_full_pass_over_three_windows():
         assert max(columns_held(cache).values()) <= width - 1 + max(chunks) + 64
 
 
+@pytest.mark.slow
 def test_a_window_far_shorter_than_the_text_holds_little_and_a_dense_layer_all():
     model, cache = windowed((Causal(), Window(4))), Cache((Causal(), Window(4)))
     ids = torch.randint(0, VOCAB, (1, 400), generator=torch.Generator().manual_seed(0))
@@ -44,6 +47,7 @@ def test_a_window_far_shorter_than_the_text_holds_little_and_a_dense_layer_all()
     assert held[1] <= 70
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 5), min_size=2, max_size=3),

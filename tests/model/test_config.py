@@ -19,6 +19,7 @@ from pellucid.model.rotary import Rotary
 from tiny import configs
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(configs())
 def test_a_config_survives_json(config):

@@ -34,6 +34,7 @@ def documents(rows=ROWS):
             start += length
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(tiny.configs("decoder"))
 def test_each_document_is_read_as_if_it_were_alone(config):

@@ -38,6 +38,7 @@ def stepwise(model: Transformer, ids, chunks, mask=None, extra=None):
     return torch.cat(outputs, dim=1)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(configs(), st.integers(1, 9))
 def test_logits_are_the_lessons_formula(config, length):
@@ -48,6 +49,7 @@ def test_logits_are_the_lessons_formula(config, length):
     torch.testing.assert_close(model(ids, **extra)[0], expected, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs(), st.integers(1, 9), st.integers(1, 3), st.data())
 def test_open_and_fused_attention_agree(config, length, rows, data):
@@ -70,6 +72,7 @@ def test_a_look_that_changes_nothing_changes_nothing(config, length, dtype):
     assert torch.equal(model(ids, looks=looks, **extra), model(ids, **extra))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(configs(), st.integers(1, 9))
 def test_every_site_is_seen_once_with_its_shape_in_order(config, length):
@@ -86,6 +89,7 @@ def test_every_site_is_seen_once_with_its_shape_in_order(config, length):
     assert seen == [(site.name, site.shape(config, length, 2)) for site in sites(config)]
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs("causal"), st.lists(st.integers(1, 4), min_size=1, max_size=5), st.data())
 def test_chunks_through_the_cache_equal_the_full_pass(config, chunks, data):
@@ -108,6 +112,7 @@ def test_logits_at_a_position_are_those_of_the_prefix(config, length):
     torch.testing.assert_close(full, model(ids[:, :-1], **shorter), atol=1e-11, rtol=1e-11)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(configs(), st.integers(1, 6), st.integers(0, 4), st.booleans())
 def test_padding_on_either_side_changes_no_token(config, length, pad, left):
@@ -154,6 +159,7 @@ def test_pos_4_cached_equals_full(chunks):
     assert (stepwise(single, ids, chunks) - single(ids)).abs().max() <= 1e-4
 
 
+@pytest.mark.slow
 def test_pos_4_cached_equals_full_with_grouped_queries():
     config = Config(
         200, 64, 4, 512, 8, n_kv_heads=2, positions=Rotary(), norm=RMSNorm(), qkv_bias=False, out_bias=False
@@ -227,6 +233,7 @@ assert len(graphs) == 1
 """
 
 
+@pytest.mark.slow
 def test_the_unwatched_pass_compiles_into_one_graph():
     # In a process of its own: the shape checker of this one is code that cannot be traced.
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)

@@ -83,6 +83,7 @@ def test_tok_2_surrogates_in_id_of(gpt2):
     assert gpt2.id_of("\udc00") == 4210
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "number"),
     [

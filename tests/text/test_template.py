@@ -144,6 +144,7 @@ def test_a_template_changes_nothing(source):
     assert messages == CONVERSATION
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

@@ -189,6 +189,7 @@ def test_sentencepiece_comes_back(options, tmp_path):
     assert_same(one, Tokenizer.from_gguf(written))
 
 
+@pytest.mark.slow
 @given(text=st.text("abc hello▁,12é日\n💩<>u", max_size=40))
 def test_any_text_of_sentencepiece(llama_file, text):
     one = Tokenizer.from_sentencepiece(llama_file)

@@ -145,6 +145,7 @@ def test_the_package_is_asked_for_by_name(model, words, monkeypatch):
         language_model(model, words)
 
 
+@pytest.mark.slow
 def test_lm_eval_runs_a_local_task(model, words, tmp_path):
     lm_eval = pytest.importorskip("lm_eval")
     rows = [{"question": "the cat sat on the", "choices": [" mat", " dog", " cat"], "answer": n % 3} for n in range(6)]

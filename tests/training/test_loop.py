@@ -275,6 +275,7 @@ assert model.blocks[0].ffn._compiled_call_impl is not None
 """
 
 
+@pytest.mark.slow
 def test_compiled_sublayers_compute_the_same():
     # In a process of its own: the shape checker that tests run under is not for the compiler's eyes.
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=120)

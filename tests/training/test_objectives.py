@@ -194,6 +194,7 @@ def stopped_and_whole(tmp_path, changes):
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["windows", "documents", "packed"])
 @pytest.mark.parametrize("objective", ["next_token", "masked"])
 def test_trn_3_a_run_of_any_order_goes_on_as_if_it_had_not_stopped(tmp_path, text, objective, order):

@@ -72,6 +72,7 @@ def test_batches_depend_on_seed_and_step_alone(tmp_path):
     assert any(not torch.equal(other(step).ids, batches[step].ids) for step in range(5))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(tiny.configs("decoder"), st.lists(st.integers(2, 9), min_size=2, max_size=9))
 def test_the_loss_is_that_of_the_documents_alone(tmp_path_factory, config, sizes):

@@ -95,6 +95,7 @@ def test_ids_outside_the_vocabulary_are_found(make, tmp_path):
         Sequential(Span(file, 0, 20), 8, 1)(0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 14), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 4))
 def test_documents_are_read_whole_and_alone(tmp_path_factory, sizes, length, rows):
     path = tmp_path_factory.mktemp("documents") / "a"

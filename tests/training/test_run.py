@@ -154,6 +154,7 @@ def test_watches_see_the_gradients_of_their_step(settings):
     assert all(line["sum"] > 0 for line in written)
 
 
+@pytest.mark.slow
 def test_the_curve_is_a_picture(settings):
     pytest.importorskip("matplotlib")
     run = Run(settings("a", "log.curve=true"))
@@ -208,6 +209,7 @@ def test_other_data_optimisers_and_shapes_train_too(settings, changes):
     assert all(report.record.loss > 0 for report in run)
 
 
+@pytest.mark.slow
 def test_no_text_at_all_is_the_standard_library(tmp_path, monkeypatch):
     from pellucid.training import assembly, documents
 
@@ -221,6 +223,7 @@ def test_no_text_at_all_is_the_standard_library(tmp_path, monkeypatch):
 # --- Going on ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 4, 5, 11])
 def test_trn_3_resume_after_any_step_is_as_if_never_stopped(settings, whole, step):
     undisturbed, _ = whole
@@ -268,6 +271,7 @@ def killed(tmp_path_factory):
     return root, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_trn_3_resume_after_kill_9_at_any_moment(killed):
     root, said = killed
     assert said["moments"] == [9, 9, 9, 9, 9, 9, 0]  # six times ended by that signal, then by itself

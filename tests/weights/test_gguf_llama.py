@@ -247,6 +247,7 @@ def test_cnt_1_smollm2(smollm2):
     assert smollm2.config.tied
 
 
+@pytest.mark.slow
 def test_smollm2_weights_are_those_of_the_file(smollm2, smollm2_path):
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(smollm2_path).tensors}
 

@@ -52,6 +52,7 @@ def test_what_no_family_can_express(name, tmp_path):
     assert torch.equal(passed(back.transformer, ids), passed(model, ids))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(config=configs())
 def test_any_config_and_its_tensors(config, tmp_path_factory):

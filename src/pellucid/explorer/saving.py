@@ -43,6 +43,8 @@ def shown_at(state: State, path: str) -> Shown:
             return state.traces.get(id).info
         case ["traces", id, resource] if resource in RESOURCES:
             return _plain(RESOURCES[resource](state.traces.get(id).run, **parsed(resource, RESOURCES[resource], given)))
+        case ["models", id, "card"] if (card := state.models.get(id).card) is not None:
+            return card
         case ["models", id, reading] if reading in READINGS:
             held = state.models.get(id)
             return _plain(read_weights(held.model, reading, parsed(reading, READINGS[reading], given, 2)))

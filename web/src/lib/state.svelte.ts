@@ -87,6 +87,11 @@ export class Explorer {
     return this.source.get(address(`models/${this.model?.id}/${resource}`, parameters)) as Promise<Answer>;
   }
 
+  // Whether that can be answered: by a server always, by a saved file where it was saved.
+  canAskModel(resource: string, parameters: Parameters = {}): boolean {
+    return this.live || this.source.seen().includes(address(`models/${this.model?.id}/${resource}`, parameters));
+  }
+
   // --- Running ---
 
   async start(): Promise<void> {
@@ -234,7 +239,8 @@ export class Explorer {
     if (!this.trace) throw new Error("nothing was run yet");
     const { model, trace, other, view, text, sourceText } = this;
     const state = { model, trace, other, view, text, sourceText, chosen: { ...this.chosen }, comparing: this.comparing };
-    const paths = this.source.seen();
+    // The report card came as a stream of events; the file finds it, if there is one, under its address.
+    const paths = [...this.source.seen(), `models/${trace.model}/card`];
     return (await this.source.post(`traces/${trace.id}/file`, { state, paths })).blob();
   }
 
