@@ -61,6 +61,7 @@ def status(url):
     return found
 
 
+@pytest.mark.slow
 def test_it_serves_the_model_and_ends_when_interrupted(start, tiny):
     process = start("explore", tiny, "--port", 0, "--no-browser")
     said = process.stdout.readline()

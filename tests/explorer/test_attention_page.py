@@ -98,6 +98,7 @@ def typed(page: Page, key: int, value: str) -> None:
 FORMS = [*((name, "attention") for name in ("gpt2", "llama", "post", "bert")), ("marian", "cross")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), FORMS)
 def test_an_edited_score_moves_the_probabilities_and_the_models_logits(page, url, models, name, part):
     model = models[name]
@@ -195,6 +196,7 @@ def test_a_score_is_dragged_and_typed_with_the_keyboard_alone(page, url, models)
     same_logits(tried(page), edited, 6)
 
 
+@pytest.mark.slow
 def test_512_tokens_can_all_be_reached_and_only_those_in_sight_are_drawn(page, url, models):
     opened(page, url, "llama", LONG, position=400, head=3)
     base = traced(models["llama"], LONG)

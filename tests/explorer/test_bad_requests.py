@@ -125,6 +125,7 @@ def odd(draw, fields):
     return {name: draw(GOOD[name] if draw(st.booleans()) else anything) for name in chosen}
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(request=requests())
 def test_no_request_is_answered_with_an_internal_error(server, request):

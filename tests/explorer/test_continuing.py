@@ -224,6 +224,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(choice=st.fixed_dictionaries(CHOICES), ids=st.lists(st.integers(0, 48), min_size=1, max_size=15))
 def test_the_token_that_is_drawn_is_the_first_that_is_generated(url, model, choice, ids):

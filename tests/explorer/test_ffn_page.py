@@ -112,6 +112,7 @@ def named(page: Page, name: str) -> float:
     return float(page.locator(f"[data-name={name}]").get_attribute("data-value"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_shown_is_what_the_library_says(page, url, made, name):
     look(page, url, name)
@@ -220,6 +221,7 @@ def test_what_is_no_vector_is_said(page, url):
         expect(page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "post", "bert"])
 def test_a_neuron_switched_off_moves_the_logits_as_python_says(page, url, made, name):
     run = traced(made[name])
@@ -351,3 +353,4 @@ def test_smollm2(page, smollm2_path):
         wanted = edited.logits_at(0, [4])[0, int(row.get_attribute("data-id"))].item()
         assert float(row.locator(".logit").get_attribute("data-value")) == pytest.approx(wanted, abs=1e-3)
         page.wait_for_load_state("networkidle")
+        page.goto("about:blank")  # what it still asks for would find no server

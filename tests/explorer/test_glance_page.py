@@ -43,6 +43,7 @@ def shape(*sizes: int) -> str:
     return " × ".join(f"{size:,}" for size in sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shapes_are_those_of_the_runs_values_and_counts_those_of_the_weights(page, url, made, name):
     look(page, url, name, position=3, layer=1)

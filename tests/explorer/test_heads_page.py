@@ -116,6 +116,7 @@ def same_logits(page: Page, now, before, position: int = 6) -> None:
             assert change == "–"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), FORMS)
 def test_a_head_is_switched_off_by_a_click(page, url, models, name, part):
     model = models[name]
@@ -146,6 +147,7 @@ def test_a_head_is_switched_off_by_a_click(page, url, models, name, part):
     expect(edits).to_have_count(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), [*FORMS, ("bare", "attention")])
 def test_what_is_read_under_the_cursor_is_the_runs_pattern(page, url, models, name, part):
     model = models[name]
@@ -327,6 +329,7 @@ def test_all_of_it_with_the_keyboard_alone(page, url, models):
     assert value == pytest.approx(float(base["1.attention.pattern"][0, 2, 4, 2]), abs=0.002)
 
 
+@pytest.mark.slow
 def test_512_tokens_and_270_heads_come_in_few_small_answers(page, url, models):
     sizes: dict[str, int] = {}
     page.on("response", lambda answer: sizes.update({answer.url: int(answer.headers.get("content-length", 0))}))
@@ -365,6 +368,7 @@ def test_a_model_without_logits_says_so(page, url):
     expect(page.get_by_role("region", name="what it looks for (QK)").locator("tbody tr")).to_have_count(12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [800, 1280])
 @pytest.mark.parametrize(("name", "text"), [("gpt2", TEXT), ("deep", LONG)])
 def test_it_fits_the_window(new_page, url, width, name, text):

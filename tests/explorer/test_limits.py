@@ -47,7 +47,7 @@ def test_what_is_just_short_enough(url):
     for body in (
         {"text": "a" * 20},
         {"ids": [1] * 20},
-        {"ids": [1], "edits": [{**EDIT, "positions": [at]} for at in range(3)]},
+        {"ids": [1] * 3, "edits": [{**EDIT, "positions": [at]} for at in range(3)]},
     ):
         assert done(ask(url, "/api/traces", {"model": "tiny", **body}))["id"]
 

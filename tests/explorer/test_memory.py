@@ -45,7 +45,7 @@ def living():
 @pytest.mark.slow
 def test_memory_stays_flat():
     model = Model(tiny.build(Config(50, 16, 2, 8, 2)), letters(), "tiny")
-    size = model.trace([1] * LENGTH).nbytes
+    size, others = model.trace([1] * LENGTH).nbytes, living()["runs"]  # other tests of this process hold some
     with served(model, held=KEPT * size + size // 2) as url:
         made = at = 0
         while made < WARM:
@@ -54,6 +54,6 @@ def test_memory_stays_flat():
         while made < WARM + REQUESTS:
             made, at = made + one_round(url, at), at + 1
         assert living() == before
-        assert before["runs"] == len(url.held.traces) == KEPT
+        assert before["runs"] - others == len(url.held.traces) == KEPT
         assert sys.getallocatedblocks() - blocks < REQUESTS  # of memory: less than one for each request
         assert url.held.worker.length == 0

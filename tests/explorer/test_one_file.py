@@ -48,6 +48,7 @@ def _at_rest(page: Page) -> None:
     expect(page.get_by_text(re.compile("^reading .*…$", re.IGNORECASE))).to_have_count(0, timeout=PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [*FORMS, "encoder-decoder"])
 def test_all_that_a_view_asks_is_in_its_file(form, page, seen, tmp_path):
     run, lacking, layer = a_trace(form), {}, 0 if form == "encoder-decoder" else 1
@@ -104,6 +105,7 @@ def hostile_trace() -> Trace:
     return trace(tiny_gpt2(), torch.arange(len(HOSTILE))[None], tokenizer=hostile())
 
 
+@pytest.mark.slow
 def test_vis_1_no_token_is_code_in_a_saved_file(page, seen, tmp_path):
     run = hostile_trace()
     assert run.tokens()[3] not in ("\n", ""), "whitespace is seen"

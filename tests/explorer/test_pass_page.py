@@ -95,6 +95,7 @@ def sited(run):
         yield site, run.source if encoded else run, 0 if encoded else LAST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_step_shows_the_numbers_of_the_model(page, url, models, name):
     opened(page, url, name)
@@ -242,6 +243,7 @@ def test_what_is_appended_is_what_generate_continues_with(page, url, models):
     expect(page.locator("[data-drawn]")).to_have_attribute("data-drawn", str(second[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
 def test_greedy_tokens_are_those_of_generate(page, url, models, name):
     opened(page, url, name)
@@ -321,6 +323,7 @@ def test_stopping_frees_the_server(page):
         expect(page.get_by_text("3 tokens: stopped by you.")).to_be_visible()
         page.get_by_role("button", name="Append them").click()
         expect(page.locator("[aria-label^='The 10 tokens']")).to_be_visible()
+        page.goto("about:blank")  # what it still asks for would find no server
 
 
 def test_by_the_keyboard_alone(page, url, models):

@@ -58,6 +58,7 @@ def at_state(run, index: int, position: int) -> torch.Tensor:
     return run.with_states((*run.states[:-1], run.states[index])).logits_at(0, [position])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_map_the_cell_and_the_path_are_the_librarys(page, url, made, name):
     look(page, url, name)

@@ -83,3 +83,4 @@ def test_a_link_to_a_model_that_is_not_loaded_keeps_its_edits(page):
         expect(page.get_by_role("region", name="Edits").locator("li")).to_have_count(1)
         expect(page.locator("header select")).to_have_value("llama")
         expect(page.get_by_role("button", name="Copy as Python")).to_be_visible()
+        page.goto("about:blank")  # what it still asks for would find no server

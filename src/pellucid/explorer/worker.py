@@ -10,6 +10,8 @@ import torch
 
 from .refusals import RefusedError
 
+LINGERS = 2.0  # seconds that the thread waits for more work before it ends
+
 
 class LeftError(Exception):
     """Whoever asked has gone: the work is broken off."""
@@ -108,7 +110,9 @@ class Worker:
                 )
             self._waiting.append(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._go_on, name="pellucid worker", daemon=True)
+                # No daemon: Python, when it ends, unwinds those through torch's C++, which then aborts the process. So
+                # that none is waited for then, it ends by itself soon after its work does.
+                self._thread = threading.Thread(target=self._go_on, name="pellucid worker")
                 self._thread.start()
             self._changed.notify_all()
         return job
@@ -118,11 +122,12 @@ class Worker:
         with self._changed:
             self._closed = True
             jobs = [*self._waiting, *([self._running] if self._running else [])]
+            thread = self._thread
             self._changed.notify_all()
         for job in jobs:
             job.leave()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=2)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=2)
 
     def wait_until(self, length: int, timeout: float = 60) -> bool:
         """Wait until no more than `length` jobs wait or are being done; False where that took too long."""
@@ -141,8 +146,9 @@ class Worker:
     def _go_on(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
+                self._changed.wait_for(lambda: self._waiting or self._closed, timeout=LINGERS)
                 if not self._waiting:
+                    self._thread = None
                     return
                 self._running = self._waiting.popleft()
             self._running.run()

@@ -61,6 +61,7 @@ def check(run, where: dict) -> tuple[dict, dict]:
     return arrays, meta
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs(), st.data())
 def test_everything_shown_is_the_runs_own_in_every_form_of_model(config, data):
@@ -71,6 +72,7 @@ def test_everything_shown_is_the_runs_own_in_every_form_of_model(config, data):
     check(base.edit(edit.scale(f"{model.prefix}{where['layer']}.{where['part']}.writes", 2.0)), where)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs(), st.data())
 def test_score_temperature_and_scaling_as_json_give_what_the_formula_says(config, data):

@@ -25,6 +25,7 @@ def by_source(run, name, number, token, position):
     return {int(key.split("position ")[1].split(" ")[0]): amount for key, amount in found.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs(), st.data())
 def test_a_head_is_what_sites_and_ledger_say(config, data):

@@ -76,6 +76,7 @@ def order(model):
     return place
 
 
+@pytest.mark.slow
 @settings(max_examples=7)
 @given(configs(), st.data())
 def test_with_edits_it_is_what_the_run_has(config, data):

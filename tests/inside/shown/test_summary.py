@@ -154,6 +154,7 @@ def test_the_python_of_an_edit_makes_it_again(edit):
     assert edit_as_python(edit).startswith(f"pl.{edit.kind}(")
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.data())
 def test_edits_with_values_of_another_run_too(data):
