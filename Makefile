@@ -51,6 +51,7 @@ bench: $(VENV)/.bench ## Pellucid beside other libraries, on this machine
 	$(BIN)/python bench/sweep.py
 	$(BIN)/python bench/gradients.py
 	$(BIN)/python bench/training.py
+	$(BIN)/python bench/explorer.py
 
 clean: ## remove what builds and tests leave behind (.venv stays)
 	rm -rf build dist htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ from report import processor
 
 HERE = Path(__file__).parent
 COMPILED = HERE.parent / "src" / "pellucid" / "views" / "compiled"
-TEXT = "capital of France is Paris, and the capital of Italy is Rome, and the capital of Spain is Madrid, and so is"
+TEXT = "capital of France is Paris, and the capital of Italy is Rome, and the capital of Spain is Madrid, and that is how"
 SETTLED = "!document.querySelector('[aria-busy=true]') && !document.querySelector('progress')"
 MARKED = """async () => {
   const canvas = document.querySelector('#view canvas');
@@ -80,7 +80,7 @@ def main() -> None:
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with explored() as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, bypass_csp=True)  # to wait for expressions
         page.goto(url)
         page.wait_for_selector("button[type=submit]:not([disabled])", timeout=300_000)
         seconds_to_see(page, "Hello")
@@ -113,7 +113,7 @@ def report(browser: str, seen: list[float], settled: list[float], tokens: int, f
 
 {date.today()}, {processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version("torch")},
 {browser} without a window. `python bench/explorer.py` makes this file.
-SmolLM2, texts of up to {tokens} tokens that were not run before, {len(seen)} rounds.
+SmolLM2, texts of {tokens} tokens, or one less, that were not run before, {len(seen)} rounds.
 
 | what | measured |
 | --- | --- |
