@@ -26,7 +26,7 @@ from report import processor
 
 HERE = Path(__file__).parent
 COMPILED = HERE.parent / "src" / "pellucid" / "views" / "compiled"
-TEXT = "capital of France is Paris, the capital of Italy is Rome, the capital of Spain is Madrid, and so it goes on and on"
+TEXT = "capital of France is Paris, the capital of Italy is Rome, the capital of Spain is Madrid, so it goes on"
 SETTLED = "!document.querySelector('[aria-busy=true]') && !document.querySelector('progress')"
 MARKED = """async () => {
   const canvas = document.querySelector('#view canvas');
