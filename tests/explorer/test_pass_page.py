@@ -122,9 +122,9 @@ def test_all_numbers_of_a_stage_are_within_reach(page, url, models):
     page.get_by_role("button", name="attention heads").click()
     stage(page, "1.attention.heads")
     page.get_by_text("as a table").click()
-    said = page.locator("article .words li").all_inner_texts()
-    heads = traced(models["gpt2"])["1.attention.heads"][0, LAST]
-    assert len(said) == heads.numel()
+    heads, words = traced(models["gpt2"])["1.attention.heads"][0, LAST], page.locator("article .words li")
+    expect(words).to_have_count(heads.numel())
+    said = words.all_inner_texts()
     name, _, value = said[6 * 3 + 2].partition(": ")
     assert name == "head 3, number 2"
     assert float(value.replace("−", "-")) == pytest.approx(float(heads[3, 2]), abs=5e-4)
