@@ -127,6 +127,7 @@ def test_what_is_shown_is_what_the_library_says(page, url, made, name):
 def check_norms(page, run):
     layers = [each for each in norms(run)["norms"] if each["layer"] in (None, LAYER)]
     buttons = page.get_by_role("group", name="Which norm").get_by_role("button")
+    expect(buttons).to_have_count(len(layers))
     assert buttons.all_inner_texts() == [each["says"].removeprefix(f"layer {LAYER}: ") for each in layers]
     for each, button in zip(layers, buttons.all(), strict=True):
         button.click()

@@ -143,6 +143,7 @@ def check_path(page, run, position):
     ):
         figure = page.locator("figure", has_text=label)
         figure.locator("summary").click()
+        figure.locator("li").first.wait_for()
         values = [line.split(": ")[-1] for line in figure.locator("li").all_inner_texts()]
         assert values == [said(value) for value in found.values[:, position].tolist()]
 
