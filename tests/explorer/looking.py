@@ -108,3 +108,12 @@ def percent(share: Any) -> str:
 def signed(value: Any) -> str:
     """A number as the page writes it with its sign."""
     return number(value) if value < 0 else f"+{number(value)}"
+
+
+def tab_to(page: Page, label: str) -> None:
+    """Press the tab key until what has the keyboard is called so."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent").startswith(label):
+            return
+    raise AssertionError(f"the tab key never comes to {label!r}")

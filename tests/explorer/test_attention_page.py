@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 import tiny
 from explorer.letters import letters
+from explorer.looking import tab_to
 from explorer.serving import served
 from pellucid.front import Model
 from pellucid.inside.edits import scale, set_to
@@ -170,16 +171,7 @@ def test_a_score_is_dragged_and_typed_with_the_keyboard_alone(page, url, models)
     page.keyboard.press("3")
     page.get_by_role("heading", name="2. Scores, mask, softmax").wait_for()
 
-    def tab_to(label: str) -> None:
-        for _ in range(200):
-            page.keyboard.press("Tab")
-            if page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent").startswith(
-                label
-            ):
-                return
-        raise AssertionError(f"the tab key never comes to {label!r}")
-
-    tab_to("drag the score at key e (2)")
+    tab_to(page, "drag the score at key e (2)")
     before = page.evaluate("document.activeElement.valueAsNumber")
     for _ in range(3):
         page.keyboard.press("ArrowRight")
@@ -187,7 +179,7 @@ def test_a_score_is_dragged_and_typed_with_the_keyboard_alone(page, url, models)
     assert dragged > before
     base, site = traced(models["gpt2"]), "1.attention.scores"
     same_logits(tried(page), base.edit(set_to(site, dragged, head=2, position=6, key=2)), 6)
-    tab_to("score at key e (2)")
+    tab_to(page, "score at key e (2)")
     page.keyboard.press("Control+a")
     page.keyboard.type("-3.25")
     page.keyboard.press("Enter")

@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import tiny
 from explorer.letters import letters
+from explorer.looking import tab_to
 from explorer.serving import served
 from pellucid.front import Model
 from pellucid.inside.circuit_by_hand import INDUCTION, START, induction_circuit
@@ -304,16 +305,7 @@ def test_the_same_head_on_a_second_text(page, url, models):
 def test_all_of_it_with_the_keyboard_alone(page, url, models):
     opened(page, url, "gpt2", layer=0, head=0, position=5, key=0)
 
-    def tab_to(label: str) -> None:
-        for _ in range(200):
-            page.keyboard.press("Tab")
-            if page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent").startswith(
-                label
-            ):
-                return
-        raise AssertionError(f"the tab key never comes to {label!r}")
-
-    tab_to("The patterns of")
+    tab_to(page, "The patterns of")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
     expect(page.get_by_role("heading", name="Head 1.2", exact=True)).to_be_visible()
@@ -321,7 +313,7 @@ def test_all_of_it_with_the_keyboard_alone(page, url, models):
     base = traced(models["gpt2"])
     expect(page.locator("#off-title")).to_be_visible()
     same_logits(page, base.edit(zero("1.attention.heads", head=2)), base, 5)
-    tab_to("The pattern of head 1.2")
+    tab_to(page, "The pattern of head 1.2")
     for key in ("ArrowUp", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
     query, key, value = read(page)
