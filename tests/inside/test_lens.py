@@ -12,8 +12,8 @@ from pellucid.inside.jacobian_lens import JacobianLens, jacobian_lens
 from pellucid.inside.lens_file import write_lens
 from pellucid.inside.trace import trace
 from pellucid.inside.tuned_lens import TunedLens, lens_divergence, tune_lens
+from pellucid.model.activation import activate
 from pellucid.model.config import Config, Init
-from pellucid.model.layers import activate
 from tiny import VOCAB, build, configs, passed, random_ids, tiny_gpt2, traced
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from pellucid.model.activation import activate
 from pellucid.model.config import Gelu, GeluTanh
-from pellucid.model.layers import activate
 from pellucid.model.rotary import Llama3, Rotary, frequencies, rotate, table
 
 

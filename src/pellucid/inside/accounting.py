@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..model.activation import activate
 from ..model.attention import Attention, CrossAttention
 from ..model.config import RMSNorm
-from ..model.layers import Norm, activate
+from ..model.layers import Norm
 from ..model.place import column, row_of, visible
 from ..model.transformer import FeedForward, Step
 from .errors import LedgerError

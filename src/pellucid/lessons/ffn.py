@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..inside.edits import add
 from ..inside.trace import Trace
+from ..model.activation import activate
 from ..model.config import Activation, Gelu, GeluTanh, Relu
-from ..model.layers import activate
 from ..views import Table
 from .drawing import Bars, Curves
 from .found import Found

@@ -10,9 +10,10 @@ from torch import Tensor
 from ..inside.circuits import attention_of
 from ..inside.neuron_weights import ffn_of
 from ..inside.trace import Trace
+from ..model.activation import activate
 from ..model.attention import Attention
 from ..model.config import Bidirectional, MaskedLanguage, Window
-from ..model.layers import Linear, activate
+from ..model.layers import Linear
 from ..model.rotary import rotate
 from ..views import Table
 from .found import Found

@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from .activation import activate
 from .config import Config, MaskedLanguage
 from .flow import Pass
-from .layers import Linear, Norm, activate, normalise
+from .layers import Linear, Norm, normalise
 
 
 class Unembedding(nn.Module):

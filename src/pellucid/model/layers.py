@@ -1,11 +1,11 @@
-"""The small layers a sublayer is made of: a matrix, a norm, an activation."""
+"""The small layers a sublayer is made of: a matrix, a norm."""
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .config import Activation, Gelu, GeluTanh, LayerNorm, Relu, RMSNorm, Silu, SwiGLU
+from .config import LayerNorm, RMSNorm
 from .config import Norm as NormRecord
 from .flow import Pass
 
@@ -56,16 +56,3 @@ def normalise(norm: Norm, x: Float[Tensor, "B T D"], here: Pass, scale_site: str
     if here.watches(scale_site):
         return norm.with_scale(x, here.look(scale_site, norm.scale(x)))
     return norm(x)
-
-
-def activate(activation: Activation, z: Float[Tensor, "*rows F"]) -> Float[Tensor, "*rows F"]:
-    """The activation's values, element by element."""
-    match activation:
-        case Gelu():
-            return F.gelu(z)
-        case GeluTanh():
-            return F.gelu(z, approximate="tanh")
-        case Relu():
-            return F.relu(z)
-        case Silu() | SwiGLU():
-            return F.silu(z)

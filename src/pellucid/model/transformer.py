@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from .activation import activate
 from .attention import Attention, CrossAttention, Sublayer
 from .cache import Cache
 from .config import Config, Dropout, Learned, MaskedLanguage, Parallel, PostNorm, Sinusoidal
 from .flow import Looks, Memory, Pass
 from .heads import PredictionHead, Unembedding, first_token
 from .init import initialise
-from .layers import Linear, Norm, activate, normalise
+from .layers import Linear, Norm, normalise
 from .place import Place, place_of
 from .rotary import Rotary, table
 from .sinusoid import sinusoid

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...model.activation import activate
 from ...model.flow import Look
-from ...model.layers import activate
 from ...model.place import Place
 from ...model.transformer import FeedForward
 from ...views.packed import Array, Packed
