@@ -153,6 +153,37 @@ def test_zeroing_every_update_leaves_the_embedding():
     torch.testing.assert_close(found["2.stream"], base["0.stream"], atol=1e-13, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda **at: edit.zero("0.attention.heads", head=[0, 2], **at),
+        lambda **at: edit.zero("1.stream", **at),
+        lambda **at: edit.set_to("1.ffn.neurons", 0.5, neuron=3, **at),
+        lambda **at: edit.set_to("1.stream", torch.arange(32.0, dtype=torch.float64), **at),
+        lambda **at: edit.add("0.ffn.update", torch.ones(32, dtype=torch.float64), **at),
+        lambda **at: edit.scale("0.attention.writes", 2.0, head=1, **at),
+        lambda **at: edit.noise("embed.token", 0.1, seed=4, **at),
+        lambda **at: edit.knockout("1.attention.scores", key=[0, 1], head=1, **at),
+        lambda **at: edit.set_to("0.attention.pattern", 0.25, key=1, **at),
+        lambda **at: edit.map_with("1.attention.query", torch.tanh, head=1, **at),
+    ],
+)
+def test_an_edit_everywhere_is_the_edit_at_each_position(made):
+    base = traced(tiny_gpt2(), random_ids(2, 5))
+    for ours, theirs in zip(base.edit(made()).states, base.edit(made(position=range(5))).states, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("narrowed", [{}, {"position": 1}])
+def test_a_function_that_works_in_place_leaves_the_trace_as_it_was(narrowed):
+    base = traced(tiny_gpt2(), random_ids(1, 5))
+    before = [state.clone() for state in base.states]
+    found = base.edit(edit.map_with("1.stream", lambda value: value.zero_(), **narrowed))
+    assert torch.equal(found["1.stream"][:, 1], torch.zeros(1, 32, dtype=found["1.stream"].dtype))
+    for now, then in zip(base.states, before, strict=True):
+        assert torch.equal(now, then)
+
+
 def test_edits_survive_json():
     model = tiny_gpt2()
     base = traced(model, random_ids(1, 5))

@@ -35,23 +35,18 @@ class Change:
         edit = self.edit
         if edit.whole and edit.function is not None:
             return _mapped(edit, value)
+        time = self.site.axes.index("T")
+        rows = value.movedim(time, 1)  # B T ...
+        if edit.positions is None and edit.at is None and place.real is None:  # every column, as while decoding
+            here = rows.flatten(0, 1)
+            changed = self.narrowed(here, _Spots.everywhere(rows.shape[0], place, keys)).unflatten(0, rows.shape[:2])
+            return changed.movedim(1, time)
         at = self.columns(place).expand(value.shape[0], -1)
         if not bool(at.any()):
             return value
-        rows = value.movedim(self.site.axes.index("T"), 1)  # B T ...
         here = rows[at]  # N ...: the columns that are reached
-        spots = _Spots.of(at, place, keys)
-        inner = self.inner()
-        if inner is None:
-            changed = self.changed(here, spots)
-        else:
-            axis, index = inner
-            changed = here.movedim(axis, 1).clone()
-            changed[:, index] = self.changed(changed[:, index], spots)
-            changed = changed.movedim(1, axis)
-        if edit.keys is not None:
-            changed = torch.where(spots.chosen(edit.keys, here), changed, here)
-        return rows.index_put((at,), spots.at_tokens(changed, here)).movedim(1, self.site.axes.index("T"))
+        changed = self.narrowed(here, _Spots.of(at, place, keys))
+        return rows.index_put((at,), changed).movedim(1, time)
 
     def columns(self, place: Place) -> Bool[Tensor, "b T"]:
         """Which columns the edit reaches: tokens, at its positions."""
@@ -60,6 +55,20 @@ class Change:
             if wanted is not None:
                 at = at & torch.isin(place.positions, torch.tensor(wanted, device=place.positions.device))
         return at
+
+    def narrowed(self, here: Tensor, spots: "_Spots") -> Tensor:
+        """What becomes of reached columns [N ...]: of all that they hold, or of the chosen heads, neurons or keys."""
+        inner = self.inner()
+        if inner is None:
+            changed = self.changed(here, spots)
+        else:
+            axis, index = inner
+            changed = here.movedim(axis, 1).clone()
+            changed[:, index] = self.changed(changed[:, index], spots)
+            changed = changed.movedim(1, axis)
+        if self.edit.keys is not None:
+            changed = torch.where(spots.chosen(self.edit.keys, here), changed, here)
+        return spots.at_tokens(changed, here)
 
     def inner(self) -> tuple[int, list[int]] | None:
         """Which axis after the positions is narrowed, and to what; axis 0 stands for the positions."""
@@ -88,7 +97,7 @@ class Change:
                 return _mapped(edit, here)
             case "add":
                 return here + self.value(here, spots)
-        return self.value(here, spots).expand_as(here)
+        return self.value(here, spots).expand_as(here).clone(memory_format=torch.contiguous_format)
 
     def value(self, here: Tensor, spots: "_Spots") -> Tensor:
         """The edit's own value, for each of N positions where it has one for each."""
@@ -124,14 +133,16 @@ class _Spots:
 
     @classmethod
     def of(cls, at: Bool[Tensor, "B T"], place: Place, keys: Place | None) -> "_Spots":
-        rows = at.nonzero()[:, 0]
-        theirs = None
-        if keys is not None:
-            known = keys.positions
-            if keys.real is not None:
-                known = known.masked_fill(~keys.real, _NOWHERE)
-            theirs = known.expand(at.shape[0], -1)[rows]
+        theirs = None if keys is None else _key_positions(keys).expand(at.shape[0], -1)[at.nonzero()[:, 0]]
         return cls(place.positions.expand(at.shape)[at], theirs)
+
+    @classmethod
+    def everywhere(cls, rows: int, place: Place, keys: Place | None) -> "_Spots":
+        """All columns of all rows."""
+        positions = place.positions.expand(rows, -1)
+        theirs = None if keys is None else _key_positions(keys).expand(rows, -1)
+        each = None if theirs is None else theirs.repeat_interleave(positions.shape[1], 0)
+        return cls(positions.flatten(), each)
 
     def at_tokens(self, changed: Tensor, here: Tensor) -> Tensor:
         """Changed values [N ... S], those of padded keys as they were."""
@@ -155,9 +166,13 @@ class _Spots:
         return torch.where(keys < value.shape[-1], found, here)
 
 
+def _key_positions(keys: Place) -> Int[Tensor, "b S"]:
+    return keys.positions if keys.real is None else keys.positions.masked_fill(~keys.real, _NOWHERE)
+
+
 def _mapped(edit: Edit, value: Tensor) -> Tensor:
     assert edit.function is not None, "only a map has a function"
-    found = edit.function(value)
+    found = edit.function(value.clone())  # a function that works in place changes no stored value
     if not isinstance(found, Tensor) or found.shape != value.shape:
         got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise EditError(f"the function at {edit.site} must give back shape {tuple(value.shape)}, got {got}")

@@ -61,4 +61,4 @@ class Pass:
 
     def watches(self, *sites: str) -> bool:
         """Whether anyone looks at one of these sites."""
-        return bool(self.looks) and any(site in self.looks for site in sites)
+        return bool(self.looks) and not self.looks.keys().isdisjoint(sites)
