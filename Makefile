@@ -49,6 +49,7 @@ bench: $(VENV)/.bench ## Pellucid beside other libraries, on this machine
 	$(BIN)/python bench/opening.py
 	$(BIN)/python bench/agreement.py
 	$(BIN)/python bench/sweep.py
+	$(BIN)/python bench/editing.py
 	$(BIN)/python bench/gradients.py
 	$(BIN)/python bench/training.py
 	$(BIN)/python bench/explorer.py

@@ -97,8 +97,10 @@ def theirs(setting: Setting, folder: Path) -> Steps:
 def ours(setting: Setting, folder: Path) -> Steps:
     """The loop that `pellucid train` runs."""
     transformer = load_checkpoint(folder).transformer.requires_grad_(True)
-    own = {name: weight.clone() for name, weight in transformer.state_dict().items()}
-    transformer.load_state_dict(own, assign=True)  # no file behind weights that change
+    weights = transformer.state_dict().items()
+    # As a new model has them: no file behind weights that change, and not in the order of a file.
+    own = {name: weight.clone(memory_format=torch.contiguous_format) for name, weight in weights}
+    transformer.load_state_dict(own, assign=True)
     records = train(transformer, setting.batches(), next_token, optimizer_of(transformer), Constant(RATE))
     return lambda count: [next(records).loss or float("nan") for _ in range(count)]
 

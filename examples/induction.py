@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 
-from pellucid.inside.head_targets import induction, previous_token
 from pellucid.inside.head_watches import repeated_tokens
 from pellucid.training.run import Run
 from pellucid.training.settings import run_from
@@ -25,7 +24,8 @@ from pellucid.training.watch_curve import Series, series
 
 LETTERS = string.ascii_letters + string.digits
 SHORTEST, LONGEST, LINE, LINES = 4, 32, 128, 20_000
-TARGETS = {"induction": induction, "previous": previous_token}
+SCORES = ("induction", "previous")
+NO_HEADS = ("loss", "chance")  # measures that stand beside those of heads
 MODEL = {
     "n_layers": 2,
     "d_model": 64,
@@ -80,26 +80,26 @@ def main() -> None:
         if report.watched and (report.record.step + 1) % 50 == 0:
             print(line(report.record.step + 1, report.watched), flush=True)
     print(f"{time.perf_counter() - start:.0f} seconds")
-    nulls = {name: probe.null(run.transformer, target) for name, target in TARGETS.items()}
     found = series(run.folder / "watches.jsonl")
-    print("\n".join(summary(found, nulls)))
-    draw(found, nulls, given.figure or run.folder / "induction.png")
+    print("\n".join(summary(found)))
+    draw(found, given.figure or run.folder / "induction.png")
 
 
 def line(step: int, watched: Mapping[str, Mapping[str, float]]) -> str:
     """The loss on the second copy, and every head's two scores."""
     loss = watched["induction"]["loss"]
-    heads = [name for name in watched["induction"] if name != "loss"]
+    heads = [name for name in watched["induction"] if name not in NO_HEADS]
     parts = (f"{name} {watched['induction'][name]:.2f}/{watched['previous'][name]:.2f}" for name in heads)
     return f"step {step:>5}   loss on the second copy {loss:.3f}   head induction/previous   {'   '.join(parts)}"
 
 
-def summary(found: dict[str, Series], nulls: dict[str, float]) -> list[str]:
+def summary(found: dict[str, Series]) -> list[str]:
     """When heads form, and what they reach."""
     lines = []
-    for name, null in nulls.items():
+    for name in SCORES:
+        null = found[name]["chance"][-1][1]
         for head, points in found[name].items():
-            if head != "loss":
+            if head not in NO_HEADS:
                 crossed = next((step for step, score in points if score > 0.5), None)
                 when = "never above 0.5" if crossed is None else f"above 0.5 from step {crossed}"
                 lines.append(f"{name:<10} {head}: {points[-1][1]:.3f} at the end, {when}; {null:.3f} by chance")
@@ -112,7 +112,7 @@ def summary(found: dict[str, Series], nulls: dict[str, float]) -> list[str]:
     ]
 
 
-def draw(found: dict[str, Series], nulls: dict[str, float], picture: Path) -> None:
+def draw(found: dict[str, Series], picture: Path) -> None:
     """Loss on the second copy above, head scores below, against steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -122,12 +122,13 @@ def draw(found: dict[str, Series], nulls: dict[str, float], picture: Path) -> No
     loss, *scores = figure.subplots(3, 1, sharex=True)
     loss.plot(*zip(*found["induction"]["loss"], strict=True), color="black")
     loss.set_ylabel("loss on the second copy\n(nats a token)")
-    for axes, (name, null) in zip(scores, nulls.items(), strict=True):
+    for axes, name in zip(scores, SCORES, strict=True):
         for head, points in found[name].items():
-            if head != "loss":
+            if head not in NO_HEADS:
                 style = "-" if head.startswith("1.") else "--"
                 axes.plot(*zip(*points, strict=True), style, label=f"layer {head[0]}, head {head[2]}")
-        axes.axhline(null, color="grey", linewidth=0.8, linestyle=":", label="uniform attention")
+        null = found[name]["chance"]
+        axes.plot(*zip(*null, strict=True), ":", color="grey", linewidth=0.8, label="uniform attention")
         axes.set_ylabel("induction score" if name == "induction" else "previous-token score")
         axes.set_ylim(0, 1)
         axes.legend(fontsize=8)

@@ -67,6 +67,9 @@ def test_without_a_model_a_random_one_shows_it(ask):
         (("family", "--save", "x.gif"), "a figure is saved as .png, .svg, .pdf, .html, got 'x.gif'"),
         (("batch-norm", "--save", "x.png"), "the lesson batch-norm has no figure to save"),
         (("lens", ""), "the model's name is empty"),
+        (("--numbers", "1,2"), "--numbers is for one lesson: name it"),
+        (("--text", "x"), "--text is for one lesson: name it"),
+        (("--save", "x.png"), "--save is for one lesson: name it"),
     ],
 )
 def test_what_can_go_wrong_is_one_line(call, tiny, arguments, said):

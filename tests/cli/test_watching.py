@@ -54,6 +54,14 @@ def test_an_unknown_name_is_refused_before_anything_is_made(call, options, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("said", [" ", ",", " , "])
+def test_names_that_name_nothing_are_refused(call, options, tmp_path, said):
+    code, out, err = call("train", *options, "--watch", said)
+    assert (code, out) == (2, "")
+    assert "no watch is named" in err
+    assert not (tmp_path / "run").exists()
+
+
 def test_updates_need_all_weights_in_one_process(options):
     run: Any = Run(read_run(None, options[1::2]))
     run.world = SimpleNamespace(size=2)
@@ -73,7 +81,7 @@ def test_names_are_taken_once_and_in_order():
 
 def test_a_line_shows_the_greatest_measure_over_the_steps_and_all_now():
     lines = Lines()
-    for loss, heads in ((4.0, {"0.0": 0.0, "1.0": 0.5}), (2.0, {"0.0": 0.25, "1.0": 1.0})):
+    for loss, heads in ((4.0, {"0.0": 0.0, "1.0": 0.5, "chance": 2.0}), (2.0, {"0.0": 0.25, "1.0": 1.0})):
         (line,) = lines.of(SimpleNamespace(watched={"induction": {"loss": loss, **heads}}))
     assert line == "  induction   loss 2 █▅   1.0 1 ▅█   by place ▃█"
     assert lines.of(SimpleNamespace(watched=None)) == []

@@ -29,6 +29,7 @@ def test_scores_and_loss_are_those_of_a_trace_of_the_text():
     (score,) = measure(run, [induction(run)])
     assert found == {
         "loss": found["loss"],
+        "chance": pytest.approx(score.null[0, 0].item()),
         **{
             f"{layer}.{head}": pytest.approx(score.score[layer, head].item()) for layer in range(2) for head in range(4)
         },
@@ -43,7 +44,7 @@ def test_scores_and_loss_are_those_of_a_trace_of_the_text():
 
 def test_the_null_is_uniform_attention():
     text = repeated_tokens(tiny_gpt2().config)
-    null = text.null(tiny_gpt2(), duplicate_token)
+    null = text.score(tiny_gpt2(), duplicate_token)["chance"]
     queries = range(text.period, 2 * text.period)
     assert null == pytest.approx(math.fsum(1 / (q + 1) for q in queries) / text.period)
 

@@ -115,8 +115,10 @@ def journal(tmp_path):
     path = tmp_path / "watches.jsonl"
     written = Journal(path)
     for step in (4, 9, 11):
-        written.write({"step": step, "watch": "few", "loss": 5.0 - step, "0.0": step / 10})
+        written.write({"step": step, "watch": "few", "loss": 5.0 - step, "0.0": step / 10, "chance": 0.2})
         written.write({"step": step, "watch": "many", **{f"{n}.ffn": n * step for n in range(12)}})
+        heads = {f"0.{n}": n * step / 144 for n in range(12)}
+        written.write({"step": step, "watch": "induction", **heads, "chance": 0.3})
     written.write({"step": 12, "watch": "few", "0.0": float("nan")})
     written.close()
     return path
@@ -124,14 +126,24 @@ def journal(tmp_path):
 
 def test_a_series_counts_steps_taken_and_leaves_out_what_is_not_finite(journal):
     found = series(journal)
-    assert list(found) == ["few", "many"]
-    assert found["few"] == {"loss": [(5, 1.0), (10, -4.0), (12, -6.0)], "0.0": [(5, 0.4), (10, 0.9), (12, 1.1)]}
+    assert list(found) == ["few", "many", "induction"]
+    assert found["few"] == {
+        "loss": [(5, 1.0), (10, -4.0), (12, -6.0)], "0.0": [(5, 0.4), (10, 0.9), (12, 1.1)],
+        "chance": [(5, 0.2), (10, 0.2), (12, 0.2)],
+    }  # fmt: skip
     assert len(found["many"]) == 12
 
 
-def test_watches_become_a_picture_and_nothing_becomes_none(journal, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_watches_become_a_picture_and_nothing_becomes_none(journal, tmp_path, monkeypatch):
+    figure, drawn = pytest.importorskip("matplotlib.figure"), []
+    make = figure.Figure.__init__
+    monkeypatch.setattr(figure.Figure, "__init__", lambda self, **kw: (make(self, **kw), drawn.append(self))[0])
     draw_watches(journal, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    axes = {(each.get_title(loc="left"), each.get_ylabel(), each.get_xlabel()) for each in drawn[0].axes}
+    assert axes >= {("few", "loss (nats a token)", "step"), ("few", "few", "step"), ("induction", "", "step")}
+    assert ("", "induction score", "") in axes  # of the colours
+    few = next(each for each in drawn[0].axes if each.get_ylabel() == "few")
+    assert [line.get_label() for line in few.lines] == ["0.0", "chance"]
     draw_watches(tmp_path / "absent.jsonl", tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()

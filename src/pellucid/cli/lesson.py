@@ -46,6 +46,9 @@ def lesson(
     from ..lessons import lesson as find
 
     if name is None:
+        for option, given in (("--text", text), ("--numbers", numbers), ("--save", save)):
+            if given is not None:
+                raise ValueError(f"{option} is for one lesson: name it; without a name the lessons are listed")
         _list(as_json)
         return
     chosen = find(name)

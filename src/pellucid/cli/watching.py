@@ -27,7 +27,7 @@ class Lines:
 
     def _line(self, name: str, history: list[dict[str, float]]) -> str:
         now = history[-1]
-        places = [measure for measure in now if measure != "loss"]
+        places = [measure for measure in now if measure not in ("loss", "chance")]
         shown = ["loss"] if "loss" in now else []
         # Not a number is less than any.
         shown += [max(places, key=lambda place: (now[place] == now[place], now[place]))] if places else []

@@ -1,6 +1,7 @@
 """What heads do as numbers by name, for whoever asks the same again and again: while a model learns.
 
-The text is fixed: rows of different random tokens, repeated once. Heads are named layer.head.
+The text is fixed: rows of different random tokens, repeated once. Heads are named layer.head, and beside theirs stands
+the score by "chance": that of uniform attention.
 """
 
 from collections.abc import Callable
@@ -39,15 +40,11 @@ class Repeated:
         return self.score(transformer, previous_token)
 
     def score(self, transformer: Transformer, target: Callable[[Trace], Target]) -> dict[str, float]:
-        """Each head's attention to a target's keys."""
+        """Each head's attention to a target's keys, and what it is where there is nothing to find ("chance")."""
         found = trace(transformer, self.ids.to(transformer.W_U.device))
-        scores = measure(found, [target(found)])[0].score
-        return {f"{layer}.{head}": float(value) for layer, row in enumerate(scores) for head, value in enumerate(row)}
-
-    def null(self, transformer: Transformer, target: Callable[[Trace], Target]) -> float:
-        """What a target's score is where there is nothing to find: that of uniform attention."""
-        found = trace(transformer, self.ids.to(transformer.W_U.device))
-        return float(measure(found, [target(found)])[0].null[0, 0])
+        (taken,) = measure(found, [target(found)])
+        heads = ((layer, head, row) for layer, rows in enumerate(taken.score) for head, row in enumerate(rows))
+        return {**{f"{layer}.{head}": float(value) for layer, head, value in heads}, "chance": float(taken.null[0, 0])}
 
 
 def repeated_tokens(config: Config, tokenizer: Tokenizer | None = None, rows: int = 8, seed: int = 0) -> Repeated:

@@ -69,6 +69,9 @@ def jacobian_lens(
         raise ValueError("this model has an encoder: a lens needs states that are made of ids alone")
     total, done = None, 0
     for ids in texts:
+        if not isinstance(ids, Tensor) or ids.ndim != 1:
+            got = f"shape {list(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+            raise ValueError(f"each text is a tensor of ids with one axis, got {got}")
         found = _jacobian(trace(transformer, ids[None].to(transformer.W_U.device)), position)
         total, done = found if total is None else total + found, done + 1
         if progress is not None:

@@ -148,6 +148,8 @@ def checked_direction(direction: object, width: int, of: str) -> Float[Tensor, "
     """The direction itself. Raises LedgerError for what is none."""
     if not isinstance(direction, Tensor) or tuple(direction.shape) != (width,) or not bool(direction.isfinite().all()):
         got = f"shape {list(direction.shape)}" if isinstance(direction, Tensor) else type(direction).__name__
+        if isinstance(direction, Tensor) and tuple(direction.shape) == (width,):
+            got = f"{int((~direction.isfinite()).sum())} that are not finite"
         raise LedgerError(f"a direction of this model's {of} is a tensor of {width} finite numbers, got {got}")
     return direction
 

@@ -107,6 +107,8 @@ class Given:
 
 def along_direction(question: Question, width: int, spot: Spot, of: str = "stream") -> Reading:
     """The site itself (or what is chosen in it) along the direction that was given."""
+    if question.along is None:
+        raise LedgerError(f"{question.site} is a vector: say along which direction it is asked, with along=")
     along = checked_direction(question.along, width, of)
     along = along.to(spot.point.state(0).device).double()
     return Reading(along, f"{question.site} at {spot.label()} along the direction")
@@ -142,6 +144,10 @@ def of_attention(run: Run, spot: Spot, question: Question, part: Attention) -> R
     assert kv is not None, "one of the two was given"
     title = f"{question.site} of " + (f"key-value head {group}" if head is None else f"head {head}")
     other = None if meets is None else question.where.get(meets)
+    if other is None and question.along is None and meets:
+        raise LedgerError(
+            f"{question.site} is a vector: say which {meets} it meets, with {meets}= (a position), or give along="
+        )
     if other is None:
         along = along_direction(question, part.K, spot, "heads").direction
         title = f"{title} at {spot.label()} along the direction"

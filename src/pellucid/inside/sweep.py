@@ -89,14 +89,18 @@ class _Grid:
         """The places that are asked for. Raises SiteError or ValueError where they make no sense."""
         names = select(pattern, base.names)
         chosen = tuple(site for site in all_sites(base.transformer) if site.name in names)
-        each = each or ("head" if all(map(_axis, chosen)) else "position")
+        if each is None:
+            each = "head" if all(map(_axis, chosen)) else "position"
         if each not in EACH:
             raise ValueError(f"a sweep goes over each {', '.join(map(repr, EACH))}, got {each!r}")
         if headless := [site.name for site in chosen if "head" in each and not _axis(site)]:
             raise SiteError(f"{headless[0]} has no heads: sweep over each 'position' or each 'site'")
         sides = {base.source is not None and name.startswith("encoder.") for name in names}
         if len(sides) > 1:
-            raise SiteError(f"{pattern!r} names sites of the encoder and of the decoder, whose texts differ: ask twice")
+            raise SiteError(
+                f"{pattern!r} names sites of the encoder and of the decoder, whose texts differ: ask for each by "
+                "itself, as 'encoder.*.stream' and 'decoder.*.stream'"
+            )
         inner = sides == {True}
         mine, theirs = (run.source if inner and run.source is not None else run for run in (base, source))
         check_alignment(mine.tokens(), theirs.tokens())

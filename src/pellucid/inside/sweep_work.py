@@ -33,8 +33,15 @@ class SweepOptions:
     folder: str | Path | None = None
 
     def __post_init__(self) -> None:
+        for name in ("row", "source_row", "memory"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int):
+                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
         if self.memory < 1:
             raise ValueError(f"a sweep needs some memory, in bytes; got memory={self.memory}")
+        if self.progress is not None and not callable(self.progress):
+            raise ValueError(f"progress is a function of (finished, all), got {type(self.progress).__name__}")
+        if self.folder is not None and not isinstance(self.folder, str | Path):
+            raise ValueError(f"folder is a path, got {type(self.folder).__name__}")
 
 
 @dataclass(frozen=True, eq=False)

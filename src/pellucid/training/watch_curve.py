@@ -6,9 +6,11 @@ from typing import Any
 
 from .curve import can_draw, put_picture
 from .journal import read_journal
+from .watch_names import QUANTITIES
 
 MOST_LINES = 8  # measures that are told apart as lines; more of them make a heat map
 LOSS = "loss"  # a measure of this name is in nats, and drawn by itself
+CHANCE = "chance"  # what the others are where there is nothing to find
 Series = dict[str, list[tuple[int, float]]]  # by measure: (steps taken, value)
 
 
@@ -33,39 +35,46 @@ def draw_watches(watches: Path, picture: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels: list[tuple[str, Series]] = []
+    panels: list[tuple[str, str, Series]] = []  # title, what is measured, and the measures
     for name, measures in series(watches).items():
         groups = [{m: points for m, points in measures.items() if (m == LOSS) == of_loss} for of_loss in (True, False)]
-        titles = (f"{name}: loss (nats a token)", name)
-        panels += [(title, group) for title, group in zip(titles, groups, strict=True) if group]
+        quantities = ("loss (nats a token)", QUANTITIES.get(name, name))
+        panels += [(name, what, group) for what, group in zip(quantities, groups, strict=True) if group]
     if not panels:
         return
     figure = Figure(figsize=(8, 2.6 * len(panels) + 0.4), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     column = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
-    for axes, (title, measures) in zip(column, panels, strict=True):
-        (_lines if len(measures) <= MOST_LINES else _heat)(figure, axes, measures)
+    for axes, (title, quantity, measures) in zip(column, panels, strict=True):
+        (_lines if len(measures) <= MOST_LINES else _heat)(axes, measures, quantity)
         axes.set_title(title, loc="left", fontsize=10)
-    column[-1].set_xlabel("step")
+        axes.set_xlabel("step")
     put_picture(canvas, picture)
 
 
-def _lines(figure: Any, axes: Any, measures: Series) -> None:
+def _lines(axes: Any, measures: Series, quantity: str) -> None:
     for name, points in measures.items():
-        axes.plot(*zip(*points, strict=True), label=name, linewidth=1.4)
+        style: dict[str, Any] = {"color": "grey", "linestyle": ":"} if name == CHANCE else {"linewidth": 1.4}
+        axes.plot(*zip(*points, strict=True), label=name, **style)
+    axes.set_ylabel(quantity)
     if len(measures) > 1:
         axes.legend(fontsize=8, ncols=2)
 
 
-def _heat(figure: Any, axes: Any, measures: Series) -> None:
-    """Measures downwards, steps to the right."""
+def _heat(axes: Any, measures: Series, quantity: str) -> None:
+    """Measures downwards, steps to the right; the last value by chance stands at the colours."""
+    measures, chance = dict(measures), measures.get(CHANCE)
+    measures.pop(CHANCE, None)
     steps = sorted({step for points in measures.values() for step, _ in points})
     rows = [_row(steps, dict(points)) for points in measures.values()]
     shown = axes.pcolormesh(steps, range(len(rows)), rows, shading="nearest", cmap="viridis")
     every = max(1, len(rows) // 16)
     axes.set_yticks(range(0, len(rows), every), list(measures)[::every], fontsize=7)
     axes.invert_yaxis()
-    figure.colorbar(shown, ax=axes)
+    bar = axes.figure.colorbar(shown, ax=axes, label=quantity)
+    if chance is not None:
+        bar.ax.axhline(chance[-1][1], color="red", linestyle=":")
+        bar.ax.text(1.1, chance[-1][1], CHANCE, color="red", fontsize=7, transform=bar.ax.get_yaxis_transform())
 
 
 def _row(steps: Sequence[int], values: dict[int, float]) -> list[float]:

@@ -11,12 +11,24 @@ WATCHES = {
     "rank": "how many directions the stream spreads over, by depth",
     "weight-rank": "the same of each matrix",
 }
+# What the numbers of a watch are, as an axis says it.
+QUANTITIES = {
+    "induction": "induction score",
+    "previous": "previous-token score",
+    "gradients": "length of the gradient",
+    "updates": "update / weights",
+    "stream": "root mean square",
+    "rank": "directions",
+    "weight-rank": "directions",
+}
 WATCH_NAMES = "induction, previous, gradients, updates, stream, rank, weight-rank"
 
 
 def watch_names(said: str) -> list[str]:
     """The names in "induction,gradients". Raises ValueError for one that there is not, with the nearest."""
     names = [name.strip() for name in said.split(",") if name.strip()]
+    if said and not names:
+        raise ValueError(f"no watch is named in {said!r}: there are {', '.join(WATCHES)}")
     for name in names:
         if name not in WATCHES:
             near = get_close_matches(name, WATCHES, 1)
