@@ -74,7 +74,8 @@ def _heat(axes: Any, measures: Series, quantity: str) -> None:
     bar = axes.figure.colorbar(shown, ax=axes, label=quantity)
     if chance is not None:
         bar.ax.axhline(chance[-1][1], color="red", linestyle=":")
-        bar.ax.text(1.1, chance[-1][1], CHANCE, color="red", fontsize=7, transform=bar.ax.get_yaxis_transform())
+        left = {"ha": "right", "va": "center", "transform": bar.ax.get_yaxis_transform()}
+        bar.ax.text(-0.15, chance[-1][1], CHANCE, color="red", fontsize=7, **left)
 
 
 def _row(steps: Sequence[int], values: dict[int, float]) -> list[float]:
