@@ -70,8 +70,11 @@ def test_the_summary_says_when_a_score_passes_a_half(example):
     module = example("induction")
     rising = [(10 * n, n / 10) for n in range(11)]
     falling = [(10 * n, 3.0 if n < 5 else 1.0) for n in range(11)]
-    found = {"induction": {"loss": falling, "1.0": rising}, "previous": {"0.0": [(10, 0.2)]}}
-    assert module.summary(found, {"induction": 0.03, "previous": 0.07}) == [
+    found = {
+        "induction": {"loss": falling, "1.0": rising, "chance": [(10, 0.03)]},
+        "previous": {"0.0": [(10, 0.2)], "chance": [(10, 0.07)]},
+    }
+    assert module.summary(found) == [
         "induction  1.0: 1.000 at the end, above 0.5 from step 60; 0.030 by chance",
         "previous   0.0: 0.200 at the end, never above 0.5; 0.070 by chance",
         "loss on the second copy: 1.000 at the end; falls by 2.00 in steps 0-50",

@@ -14,8 +14,8 @@ from pellucid.inside.errors import LedgerError
 from pellucid.inside.ledger import ledger as ledger_of
 from pellucid.inside.ledger import logit_direction, state_ledger
 from pellucid.inside.trace import trace
+from pellucid.model.activation import activate
 from pellucid.model.config import Config, Init, LayerNorm, RMSNorm
-from pellucid.model.layers import activate
 from tiny import VOCAB, build, configs, passed, random_ids, tiny_gpt2, traced
 
 

@@ -3,6 +3,7 @@
 Over the edges of a circuit goes what the senders write; over all others what they write in the corrupted run.
 """
 
+import math
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from .metrics import Metric
 from .run import Run
 
 SHOWN = 30  # edges that are printed
+ROUNDING = 64  # machine epsilons, relative: what two ways to one value may differ by
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,8 @@ def measured(wiring: Wiring, scores: Mapping[Edge, float], method: str) -> Circu
     kept = torch.stack((graph.exists, torch.zeros_like(own), own))
     whole, empty, alone = metric_of(wiring, kept).tolist()
     name = wiring.metric.name
-    if whole == empty:
+    # Each starts where its edges do, so that two values that should be one may differ by rounding.
+    if math.isclose(whole, empty, rel_tol=ROUNDING * torch.finfo(wiring.base.states[0].dtype).eps):
         raise GraphError(f"{name} is {whole:g} in both runs: no part of a difference of 0 can be told")
     edges = tuple(sorted(scores, key=lambda edge: abs(scores[edge]), reverse=True))
     feeds = {edge.receiver: graph.receivers[graph.receiver[edge.receiver]].feeds for edge in edges}
