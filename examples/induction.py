@@ -21,11 +21,12 @@ from pellucid.inside.head_watches import repeated_tokens
 from pellucid.training.run import Run
 from pellucid.training.settings import run_from
 from pellucid.training.watch_curve import Series, series
+from pellucid.training.watch_names import CHANCE, LOSS
 
 LETTERS = string.ascii_letters + string.digits
 SHORTEST, LONGEST, LINE, LINES = 4, 32, 128, 20_000
 SCORES = ("induction", "previous")
-NO_HEADS = ("loss", "chance")  # measures that stand beside those of heads
+NO_HEADS = (LOSS, CHANCE)  # measures that stand beside those of heads
 MODEL = {
     "n_layers": 2,
     "d_model": 64,

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ..training.watch_names import CHANCE, LOSS
 from ..views.strips import strip
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class Lines:
 
     def _line(self, name: str, history: list[dict[str, float]]) -> str:
         now = history[-1]
-        places = [measure for measure in now if measure not in ("loss", "chance")]
-        shown = ["loss"] if "loss" in now else []
+        places = [measure for measure in now if measure not in (LOSS, CHANCE)]
+        shown = [LOSS] if LOSS in now else []
         # Not a number is less than any.
         shown += [max(places, key=lambda place: (now[place] == now[place], now[place]))] if places else []
         parts = [f"{each} {now[each]:.4g} {self._over_steps(history, each)}" for each in shown]

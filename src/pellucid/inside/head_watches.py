@@ -43,8 +43,8 @@ class Repeated:
         """Each head's attention to a target's keys, and what it is where there is nothing to find ("chance")."""
         found = trace(transformer, self.ids.to(transformer.W_U.device))
         (taken,) = measure(found, [target(found)])
-        heads = ((layer, head, row) for layer, rows in enumerate(taken.score) for head, row in enumerate(rows))
-        return {**{f"{layer}.{head}": float(value) for layer, head, value in heads}, "chance": float(taken.null[0, 0])}
+        scores = {f"{layer}.{head}": float(v) for layer, row in enumerate(taken.score) for head, v in enumerate(row)}
+        return {**scores, "chance": float(taken.null[0, 0])}
 
 
 def repeated_tokens(config: Config, tokenizer: Tokenizer | None = None, rows: int = 8, seed: int = 0) -> Repeated:

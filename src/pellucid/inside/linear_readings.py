@@ -144,11 +144,11 @@ def of_attention(run: Run, spot: Spot, question: Question, part: Attention) -> R
     assert kv is not None, "one of the two was given"
     title = f"{question.site} of " + (f"key-value head {group}" if head is None else f"head {head}")
     other = None if meets is None else question.where.get(meets)
-    if other is None and question.along is None and meets:
-        raise LedgerError(
-            f"{question.site} is a vector: say which {meets} it meets, with {meets}= (a position), or give along="
-        )
     if other is None:
+        if question.along is None and meets:
+            raise LedgerError(
+                f"{question.site} is a vector: say which {meets} it meets, with {meets}= (a position), or give along="
+            )
         along = along_direction(question, part.K, spot, "heads").direction
         title = f"{title} at {spot.label()} along the direction"
     elif head is None or question.along is not None:

@@ -6,11 +6,9 @@ from typing import Any
 
 from .curve import can_draw, put_picture
 from .journal import read_journal
-from .watch_names import QUANTITIES
+from .watch_names import CHANCE, LOSS, QUANTITIES
 
 MOST_LINES = 8  # measures that are told apart as lines; more of them make a heat map
-LOSS = "loss"  # a measure of this name is in nats, and drawn by itself
-CHANCE = "chance"  # what the others are where there is nothing to find
 Series = dict[str, list[tuple[int, float]]]  # by measure: (steps taken, value)
 
 

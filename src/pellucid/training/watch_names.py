@@ -11,6 +11,8 @@ WATCHES = {
     "rank": "how many directions the stream spreads over, by depth",
     "weight-rank": "the same of each matrix",
 }
+LOSS = "loss"  # a measure of this name is in nats, and shown by itself
+CHANCE = "chance"  # what the others are where there is nothing to find
 # What the numbers of a watch are, as an axis says it.
 QUANTITIES = {
     "induction": "induction score",
