@@ -146,12 +146,14 @@ def state_ledger(spot: Spot, index: int, direction: Float[Tensor, "D"], by: str,
 
 def checked_direction(direction: object, width: int, of: str) -> Float[Tensor, "N"]:
     """The direction itself. Raises LedgerError for what is none."""
-    if not isinstance(direction, Tensor) or tuple(direction.shape) != (width,) or not bool(direction.isfinite().all()):
+    if isinstance(direction, Tensor) and tuple(direction.shape) == (width,):
+        faulty = int((~direction.isfinite()).sum())
+        if not faulty:
+            return direction
+        got = f"{faulty} that are not finite"
+    else:
         got = f"shape {list(direction.shape)}" if isinstance(direction, Tensor) else type(direction).__name__
-        if isinstance(direction, Tensor) and tuple(direction.shape) == (width,):
-            got = f"{int((~direction.isfinite()).sum())} that are not finite"
-        raise LedgerError(f"a direction of this model's {of} is a tensor of {width} finite numbers, got {got}")
-    return direction
+    raise LedgerError(f"a direction of this model's {of} is a tensor of {width} finite numbers, got {got}")
 
 
 def logit_direction(spot: Spot, token: int, minus: int | None, index: int = -1) -> Float[Tensor, "D"]:
